@@ -1,0 +1,62 @@
+"""Fixtures: every test starts and ends with remat off and its invariants checked."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import pytest
+import torch
+import torch.cuda.remat
+from torch.cuda.remat import _testing
+
+import runs
+
+# The one place that says on which devices the semantic tests run.
+DEVICES = ("cpu",)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """The device under test."""
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _clean_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(runs.CHAOS, raising=False)
+    monkeypatch.delenv("PYTORCH_REMAT_BUDGET", raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.cuda.remat.disable()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def remat_off(device: str) -> ModuleType:
+    """``torch.cuda.remat``, not enabled."""
+    return torch.cuda.remat
+
+
+@pytest.fixture
+def remat(device: str) -> Iterator[ModuleType]:
+    """``torch.cuda.remat``, recording without a limit; invariants are checked after."""
+    module = torch.cuda.remat
+    module.enable(device=device)
+    module.reset_stats(device)
+    module.reset_peak_memory_stats(device)
+    yield module
+    gc.collect()
+    if module.is_enabled(device):
+        _testing.check_invariants()
+        module.disable()
+
+
+@pytest.fixture
+def run_twice(device: str) -> Callable[..., dict[str, runs.Outcome]]:
+    """:func:`runs.run_twice` on the device under test."""
+    return functools.partial(runs.run_twice, device=device)

@@ -1,0 +1,98 @@
+"""Every script of ``shared/cases`` gives the same tensors with remat as without.
+
+The scripts are not part of the repository: they are looked for in the folder that
+``TORCH_REMAT_CASES`` names, or in ``../shared/cases`` beside the repository. What
+they taught is in the other tests of this folder too.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import case_worker
+
+HERE = pathlib.Path(__file__).resolve().parent
+FOLDER = pathlib.Path(
+    os.environ.get("TORCH_REMAT_CASES", HERE.parents[2] / "shared" / "cases")
+)
+CASES = sorted(path.stem for path in FOLDER.glob("[0-9]*.py"))
+TIMEOUT_S = 900
+
+Report = dict[str, object]
+
+
+def run_case(case: str) -> dict[str, Report]:
+    """Run a case in all modes; a mode that kills its process is reported as that."""
+    reports: dict[str, Report] = {}
+    while missing := [mode for mode in case_worker.MODES if mode not in reports]:
+        output, ending = _run_worker(case, missing)
+        for line in output.splitlines():
+            if line.startswith('{"mode"'):
+                report = json.loads(line)
+                reports[report["mode"]] = report
+        for mode in missing:
+            if mode not in reports:
+                reports[mode] = {"mode": mode, "differences": [ending]}
+                break
+    return reports
+
+
+def _run_worker(case: str, modes: list[str]) -> tuple[str, str]:
+    command = [sys.executable, str(HERE / "case_worker.py")]
+    environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    worker = subprocess.Popen(
+        [*command, str(FOLDER / f"{case}.py"), *modes],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        output, errors = worker.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(worker.pid, 9)  # the worker's own session: its children too
+        output, errors = worker.communicate()
+        errors += f"\nno end after {TIMEOUT_S} s"
+    tail = "\n".join(errors.splitlines()[-15:])
+    return output, f"the process ended with {worker.returncode}: {tail}"
+
+
+@pytest.fixture(scope="session")
+def reports_of(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[[str], dict[str, Report]]]:
+    """Reports by case; all selected cases are started at once, two at a time."""
+    selected = [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and "case" in item.callspec.params
+    ]
+    workers = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        futures = {case: pool.submit(run_case, case) for case in dict.fromkeys(selected)}
+        yield lambda case: futures[case].result()
+        for future in futures.values():
+            future.cancel()
+
+
+@pytest.mark.skipif(not CASES, reason=f"no case scripts in {FOLDER}")
+@pytest.mark.parametrize("mode", case_worker.MODES)
+@pytest.mark.parametrize("case", CASES or ["none"])
+def test_case_equals_its_plain_run(
+    case: str, mode: str, reports_of: Callable[[str], dict[str, Report]]
+) -> None:
+    report = reports_of(case)[mode]
+    assert not report["differences"], "\n".join(
+        [str(report), *map(str, report["differences"])]
+    )
