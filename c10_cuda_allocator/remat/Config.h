@@ -1,0 +1,27 @@
+#pragma once
+
+#include "Ids.h"
+
+#include <limits>
+#include <string>
+
+namespace c10::remat {
+
+// Every setting, checked by the engine when it is given one.
+struct Config {
+  static constexpr Bytes kUnlimited = std::numeric_limits<Bytes>::max();
+
+  // Highest usage of the device.
+  Bytes budget = kUnlimited;
+  // Eviction, once it starts, goes on until usage is this share of the budget
+  // below it.
+  double headroom = 0.0;
+  std::string policy;
+  // Evict everything evictable after each op, whatever the budget.
+  bool chaos = false;
+  // Records that keep a version alive through more than this many
+  // intermediates are cut; see Note [Bounded history].
+  uint32_t longest_history = 256;
+};
+
+} // namespace c10::remat

@@ -1,0 +1,44 @@
+#include "Dependents.h"
+
+#include <unordered_set>
+
+namespace c10::remat {
+
+Dependents find_dependents(
+    const OpGraph& graph,
+    VersionId id,
+    size_t most_ops) {
+  Dependents found;
+  std::unordered_set<OpId> seen;
+  std::vector<VersionId> pending{id};
+  while (!pending.empty()) {
+    const VersionId next = pending.back();
+    pending.pop_back();
+    for (const OpId reader : graph[next].readers) {
+      if (!seen.insert(reader).second) {
+        continue;
+      }
+      if (seen.size() > most_ops) {
+        found.complete = false;
+        return found;
+      }
+      for (const VersionId output : graph[reader].outputs) {
+        if (!output) {
+          continue;
+        }
+        const StorageVersion& version = graph[output];
+        if (version.resident) {
+          found.resident.push_back(output);
+        } else if (version.owned) {
+          found.evicted.push_back(output);
+        } else {
+          pending.push_back(output);
+        }
+        found.owned_bytes += version.owned ? version.size : 0;
+      }
+    }
+  }
+  return found;
+}
+
+} // namespace c10::remat

@@ -1,0 +1,595 @@
+#include "Engine.h"
+
+#include "Dependents.h"
+#include "policy/PolicyRegistry.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace c10::remat {
+
+namespace {
+
+// A history shorter than this is not worth looking at; see Note [Bounded
+// history].
+constexpr size_t kFirstHistoryCheck = 1024;
+
+// How far to look for what a dying leaf supports.
+constexpr size_t kMostOpsBehindLeaf = 64;
+
+} // namespace
+
+// Note [Bounded history]
+// A record keeps the versions that it reads, and so their records: a value
+// carried from step to step (momentum, running sums, the state of a recurrent
+// network) would keep all steps. Each time the number of records has doubled,
+// every record whose owned outputs rest on more than `longest_history` dead
+// intermediates in a row, or on more held bytes than they have themselves, is
+// cut: its outputs become leaves, at once where they are resident, otherwise
+// as soon as they are. Doubling makes the cost per op constant.
+
+Engine::Engine(
+    const Config& config,
+    StoragePort& storage,
+    DevicePort& device,
+    ReplayPort& replayer)
+    : state_(config, make_policy(config.policy), storage, device, replayer),
+      evictor_(state_),
+      rematerializer_(state_),
+      next_history_check_(kFirstHistoryCheck) {}
+
+Engine::ReplayLock Engine::take_replay_lock(Lock& lock) {
+  lock.unlock();
+  ReplayLock replay_lock(replay_mutex_);
+  lock.lock();
+  return replay_lock;
+}
+
+void Engine::let_go(VersionId id, Garbage& garbage) {
+  --state_.graph[id].pins;
+  state_.release_if_unused(id, garbage);
+}
+
+void Engine::unpin_all(
+    const std::vector<VersionId>& ids,
+    Garbage& garbage) {
+  for (const VersionId id : ids) {
+    let_go(id, garbage);
+  }
+  state_.settle(garbage);
+}
+
+void Engine::pin_resident(
+    const std::vector<VersionId>& ids,
+    Lock& lock,
+    Garbage& garbage) {
+  bool all_resident = true;
+  for (const VersionId id : ids) {
+    StorageVersion& version = state_.graph[id];
+    ++version.pins;
+    all_resident &= version.resident;
+  }
+  if (all_resident) {
+    return;
+  }
+  try {
+    const ReplayLock replay_lock = take_replay_lock(lock);
+    rematerializer_.bring_back(ids, lock, garbage);
+  } catch (...) {
+    unpin_all(ids, garbage);
+    throw;
+  }
+}
+
+void Engine::begin_op(
+    const std::vector<VersionId>& inputs,
+    const std::vector<Write>& writes) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  std::vector<VersionId> pinned = inputs;
+  bool cuts_leaf = false;
+  for (const Write& write : writes) {
+    pinned.push_back(write.version);
+    cuts_leaf |= state_.graph.is_leaf(write.version) &&
+        !state_.graph[write.version].readers.empty();
+  }
+  pin_resident(pinned, lock, garbage);
+  if (state_.active_replays == 0) {
+    for (const VersionId id : inputs) {
+      const OpId producer = state_.graph[id].producer;
+      if (producer && state_.graph[producer].cut_pending) {
+        state_.make_leaf(id, garbage);
+      }
+    }
+    state_.settle(garbage);
+  }
+  if (!cuts_leaf) {
+    return;
+  }
+  try {
+    const ReplayLock replay_lock = take_replay_lock(lock);
+    for (const Write& write : writes) {
+      if (state_.graph.is_leaf(write.version)) {
+        cut_dependents(write.version, lock, garbage);
+      }
+    }
+  } catch (...) {
+    unpin_all(pinned, garbage);
+    throw;
+  }
+}
+
+VersionId Engine::replace_written(VersionId old) {
+  OpGraph& graph = state_.graph;
+  const VersionId id =
+      graph.add_version(graph[old].size, graph[old].holder, state_.now);
+  StorageVersion& from = graph[old];
+  StorageVersion& to = graph[id];
+  to.owned = from.owned;
+  to.escaped = from.escaped;
+  to.user_pins = from.user_pins;
+  to.resident = true;
+  from.owned = false;
+  from.resident = false;
+  from.user_pins = 0;
+  from.holder = nullptr;
+  state_.index.remove(old);
+  --from.pins;
+  return id;
+}
+
+std::vector<VersionId> Engine::end_op(OpCapture capture) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  OpGraph& graph = state_.graph;
+  ++state_.counters.ops_captured;
+  state_.now += std::max<CostNs>(capture.cost, 1);
+  if (capture.not_replayable != nullptr) {
+    ++state_.counters.not_replayable[capture.not_replayable];
+  }
+
+  OpRecord record;
+  std::vector<VersionId> results;
+  for (const OpCapture::Fresh& fresh : capture.fresh) {
+    const VersionId id =
+        graph.add_version(fresh.size, fresh.holder, state_.now);
+    graph[id].owned = true;
+    graph[id].resident = true;
+    results.push_back(id);
+    record.outputs.push_back(id);
+  }
+  bool replayable = capture.payload != nullptr;
+  std::vector<VersionId> overwritten;
+  for (const Write& write : capture.writes) {
+    const VersionId old = write.version;
+    // A leaf's old bytes are gone for good: nothing can do this write again.
+    replayable &= write.overwrites_all || !graph.is_leaf(old);
+  }
+  for (const Write& write : capture.writes) {
+    const VersionId old = write.version;
+    const VersionId id = replace_written(old);
+    if (!write.overwrites_all && replayable) {
+      auto input =
+          std::find(capture.inputs.begin(), capture.inputs.end(), old);
+      if (input == capture.inputs.end()) {
+        ++graph[old].pins; // as begin_op did for the other inputs
+        input = capture.inputs.insert(capture.inputs.end(), old);
+      }
+      record.overwrites.push_back(
+          {static_cast<uint32_t>(input - capture.inputs.begin()),
+           static_cast<uint32_t>(record.outputs.size())});
+    }
+    results.push_back(id);
+    record.outputs.push_back(id);
+    overwritten.push_back(old);
+  }
+  OpId op;
+  if (replayable && !record.outputs.empty()) {
+    record.inputs = capture.inputs;
+    record.cost = capture.cost;
+    record.payload = std::move(capture.payload);
+    op = graph.add_op(std::move(record));
+    state_.policy->on_captured(graph, op);
+  }
+  for (const VersionId id : results) {
+    state_.index.refresh(id);
+  }
+  for (const VersionId id : capture.inputs) {
+    graph[id].last_access = state_.now;
+    let_go(id, garbage);
+  }
+  for (const VersionId id : overwritten) {
+    graph.collect(id, garbage);
+  }
+  state_.settle(garbage);
+  if (graph.op_count() >= next_history_check_ && state_.active_replays == 0) {
+    bound_history(garbage);
+  }
+  if (state_.config.chaos) {
+    evictor_.evict_all();
+  }
+  return results;
+}
+
+std::vector<VersionId> Engine::abort_op(
+    const std::vector<VersionId>& inputs,
+    const std::vector<Write>& writes) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  std::vector<VersionId> results;
+  for (const Write& write : writes) {
+    results.push_back(replace_written(write.version));
+    state_.graph.collect(write.version, garbage);
+  }
+  unpin_all(inputs, garbage);
+  return results;
+}
+
+void Engine::ensure_resident(VersionId id) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  pin_resident({id}, lock, garbage);
+  state_.graph[id].last_access = state_.now;
+}
+
+void Engine::unpin(VersionId id) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  unpin_all({id}, garbage);
+}
+
+void Engine::storage_died(VersionId id) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  StorageVersion& version = state_.graph[id];
+  version.owned = false;
+  version.user_pins = 0;
+  state_.storage.disown(version);
+  if (!version.resident) {
+    state_.evicted_bytes -= version.size;
+  }
+  state_.index.remove(id);
+  if (!version.producer && !version.readers.empty() &&
+      !is_worth_holding(id)) {
+    try_cut_dependents(id, garbage);
+  }
+  state_.release_if_unused(id, garbage);
+  state_.settle(garbage);
+}
+
+bool Engine::is_worth_holding(VersionId id) const {
+  const Dependents found =
+      find_dependents(state_.graph, id, kMostOpsBehindLeaf);
+  return !found.complete || !found.evicted.empty() ||
+      found.owned_bytes >= 2 * state_.graph[id].size;
+}
+
+Bytes Engine::relieve_pressure(Bytes wanted) noexcept {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  const Bytes budget = state_.config.budget;
+  const Bytes headroom = budget == Config::kUnlimited
+      ? 0
+      : static_cast<Bytes>(state_.config.headroom * budget);
+  state_.policy->on_residual(0, budget);
+  Bytes freed = evictor_.evict_bytes(wanted + headroom);
+  if (freed < wanted) {
+    freed += release_held(wanted - freed, garbage);
+  }
+  return freed;
+}
+
+// Under pressure a held leaf is worth less than what rests on it: those become
+// leaves and its bytes are given back.
+Bytes Engine::release_held(Bytes wanted, Garbage& garbage) {
+  std::vector<VersionId> held;
+  state_.graph.for_each_version([&](VersionId id) {
+    const StorageVersion& version = state_.graph[id];
+    if (version.resident && !version.owned && !version.producer &&
+        version.pins == 0 && version.reservations == 0) {
+      held.push_back(id);
+    }
+  });
+  Bytes freed = 0;
+  for (const VersionId id : held) {
+    if (freed >= wanted) {
+      break;
+    }
+    const Bytes size = state_.graph[id].size;
+    if (state_.graph[id].alive && try_cut_dependents(id, garbage)) {
+      state_.release_if_unused(id, garbage);
+      state_.settle(garbage);
+      freed += size;
+    }
+  }
+  return freed;
+}
+
+bool Engine::try_cut_dependents(VersionId id, Garbage& garbage) {
+  if (state_.active_replays != 0) {
+    return false;
+  }
+  const Dependents found = find_dependents(state_.graph, id);
+  if (!found.evicted.empty()) {
+    return false;
+  }
+  for (const VersionId dependent : found.resident) {
+    state_.make_leaf(dependent, garbage);
+  }
+  state_.settle(garbage);
+  return true;
+}
+
+void Engine::cut_dependents(VersionId id, Lock& lock, Garbage& garbage) {
+  ++state_.graph[id].pins;
+  try {
+    for (;;) {
+      const Dependents found = find_dependents(state_.graph, id);
+      for (const VersionId dependent : found.resident) {
+        state_.make_leaf(dependent, garbage);
+      }
+      state_.settle(garbage);
+      if (found.evicted.empty()) {
+        break;
+      }
+      const std::vector<VersionId> next{found.evicted.front()};
+      ++state_.graph[next[0]].pins;
+      try {
+        rematerializer_.bring_back(next, lock, garbage);
+      } catch (...) {
+        unpin_all(next, garbage);
+        throw;
+      }
+      state_.make_leaf(next[0], garbage);
+      unpin_all(next, garbage);
+    }
+  } catch (...) {
+    unpin_all({id}, garbage);
+    throw;
+  }
+  unpin_all({id}, garbage);
+}
+
+VersionId Engine::add_leaf(Bytes size, void* holder) {
+  const Lock lock(state_.mutex);
+  const VersionId id = state_.graph.add_version(size, holder, state_.now);
+  state_.graph[id].owned = true;
+  state_.graph[id].resident = true;
+  return id;
+}
+
+void Engine::escape(VersionId id, bool for_good) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  const ReplayLock replay_lock = take_replay_lock(lock);
+  pin_resident({id}, lock, garbage);
+  try {
+    cut_dependents(id, lock, garbage);
+  } catch (...) {
+    unpin_all({id}, garbage);
+    throw;
+  }
+  state_.make_leaf(id, garbage);
+  state_.graph[id].escaped |= for_good;
+  state_.index.refresh(id);
+  unpin_all({id}, garbage);
+}
+
+void Engine::pin_by_user(VersionId id) {
+  const Lock lock(state_.mutex);
+  ++state_.graph[id].user_pins;
+}
+
+void Engine::unpin_by_user(VersionId id) {
+  const Lock lock(state_.mutex);
+  StorageVersion& version = state_.graph[id];
+  if (version.user_pins == 0) {
+    throw UsageError("remat: unpin() without a matching pin()");
+  }
+  --version.user_pins;
+}
+
+void Engine::retire() {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  const ReplayLock replay_lock = take_replay_lock(lock);
+  for (;;) {
+    std::vector<VersionId> resident;
+    std::vector<VersionId> evicted;
+    state_.graph.for_each_version([&](VersionId id) {
+      const StorageVersion& version = state_.graph[id];
+      if (version.resident && version.producer) {
+        resident.push_back(id);
+      } else if (version.owned && !version.resident) {
+        evicted.push_back(id);
+      }
+    });
+    if (evicted.empty()) {
+      for (const VersionId id : resident) {
+        if (state_.graph[id].alive) {
+          state_.make_leaf(id, garbage);
+        }
+      }
+      state_.settle(garbage);
+      break;
+    }
+    ++state_.graph[evicted[0]].pins;
+    try {
+      rematerializer_.bring_back({evicted[0]}, lock, garbage);
+    } catch (...) {
+      unpin_all({evicted[0]}, garbage);
+      throw;
+    }
+    unpin_all({evicted[0]}, garbage);
+  }
+}
+
+void Engine::bound_history(Garbage& garbage) {
+  OpGraph& graph = state_.graph;
+  std::vector<OpId> ops;
+  graph.for_each_op([&](OpId id) { ops.push_back(id); });
+  std::sort(ops.begin(), ops.end(), [&](OpId a, OpId b) {
+    return graph[a].sequence < graph[b].sequence;
+  });
+  struct History {
+    uint32_t length = 0;
+    Bytes held = 0;
+  };
+  std::unordered_map<OpId, History> histories;
+  std::vector<OpId> too_long;
+  for (const OpId op : ops) {
+    History& history = histories[op];
+    history.length = 1;
+    Bytes owned = 0;
+    for (const VersionId input : graph[op].inputs) {
+      const StorageVersion& version = graph[input];
+      if (version.owned) {
+        continue;
+      }
+      if (!version.producer) {
+        history.held += version.size;
+        continue;
+      }
+      const History& before = histories[version.producer];
+      history.length = std::max(history.length, before.length + 1);
+      history.held += before.held;
+    }
+    for (const VersionId output : graph[op].outputs) {
+      owned += output && graph[output].owned ? graph[output].size : 0;
+    }
+    if (owned != 0 &&
+        (history.length > state_.config.longest_history ||
+         history.held > owned)) {
+      too_long.push_back(op);
+      history = History{};
+    }
+  }
+  for (const OpId op : too_long) {
+    const std::vector<VersionId> outputs = graph[op].outputs;
+    for (const VersionId output : outputs) {
+      graph[op].cut_pending |=
+          output && graph[output].owned && !graph[output].resident;
+    }
+    for (const VersionId output : outputs) {
+      if (output && graph[output].owned && graph[output].resident) {
+        state_.make_leaf(output, garbage);
+      }
+    }
+  }
+  state_.settle(garbage);
+  next_history_check_ = std::max(kFirstHistoryCheck, 2 * graph.op_count());
+}
+
+void Engine::set_budget(Bytes budget) {
+  const Lock lock(state_.mutex);
+  state_.config.budget = budget;
+}
+
+Config Engine::config() const {
+  const Lock lock(state_.mutex);
+  return state_.config;
+}
+
+bool Engine::evict(VersionId id) {
+  const Lock lock(state_.mutex);
+  if (!state_.graph.is_evictable(id)) {
+    return false;
+  }
+  state_.evict(id);
+  return true;
+}
+
+uint64_t Engine::evict_all() {
+  const Lock lock(state_.mutex);
+  const uint64_t before = state_.counters.evictions;
+  evictor_.evict_all();
+  return state_.counters.evictions - before;
+}
+
+bool Engine::is_resident(VersionId id) const {
+  const Lock lock(state_.mutex);
+  return state_.graph[id].resident;
+}
+
+Counters Engine::counters() const {
+  const Lock lock(state_.mutex);
+  return state_.counters;
+}
+
+void Engine::reset_counters() {
+  const Lock lock(state_.mutex);
+  state_.counters = Counters{};
+}
+
+void Engine::count_overhead(int64_t ns) {
+  const Lock lock(state_.mutex);
+  state_.counters.overhead_ns += ns;
+}
+
+void Engine::count_fault() {
+  const Lock lock(state_.mutex);
+  ++state_.counters.faults;
+}
+
+void Engine::count_out_of_memory() {
+  const Lock lock(state_.mutex);
+  ++state_.counters.out_of_memory;
+}
+
+void Engine::count_not_replayable(const char* reason) {
+  const Lock lock(state_.mutex);
+  ++state_.counters.not_replayable[reason];
+}
+
+Census Engine::census() const {
+  const Lock lock(state_.mutex);
+  Census census;
+  census.storages = state_.graph.version_count();
+  census.op_records = state_.graph.op_count();
+  state_.graph.for_each_version([&](VersionId id) {
+    const StorageVersion& version = state_.graph[id];
+    if (!version.owned) {
+      census.held += version.resident ? version.size : 0;
+      return;
+    }
+    if (!version.resident) {
+      census.evicted += version.size;
+      return;
+    }
+    census.resident += version.size;
+    if (version.escaped) {
+      census.escaped += version.size;
+    } else if (!version.producer) {
+      census.leaf += version.size;
+    } else if (version.user_pins != 0) {
+      census.pinned_by_user += version.size;
+    } else if (version.pins != 0) {
+      census.pinned_by_ops += version.size;
+    } else {
+      census.evictable += version.size;
+    }
+  });
+  return census;
+}
+
+MemoryBreakdown Engine::breakdown() const {
+  return {config().budget, state_.device.usage(), census()};
+}
+
+void Engine::check_invariants() const {
+  const Lock lock(state_.mutex);
+  state_.graph.check_invariants();
+  state_.index.check_invariants();
+}
+
+void Engine::lock_for_fork() {
+  replay_mutex_.lock();
+  state_.mutex.lock();
+}
+
+void Engine::unlock_after_fork() {
+  state_.mutex.unlock();
+  replay_mutex_.unlock();
+}
+
+} // namespace c10::remat

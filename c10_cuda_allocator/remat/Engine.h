@@ -1,0 +1,158 @@
+#pragma once
+
+#include "EngineState.h"
+#include "Export.h"
+#include "evict/Evictor.h"
+#include "replay/Rematerializer.h"
+
+#include <mutex>
+#include <vector>
+
+namespace c10::remat {
+
+// A write that an op is about to do.
+struct Write {
+  VersionId version; // what the storage holds now
+  // Every byte is written and none is read, so the old bytes do not matter.
+  bool overwrites_all = false;
+};
+
+// What an op did, told to the engine when it has run.
+struct OpCapture {
+  struct Fresh {
+    Bytes size;
+    void* holder;
+  };
+
+  std::vector<VersionId> inputs; // read; each once, all pinned by begin_op
+  std::vector<Write> writes; // as told to begin_op
+  std::vector<Fresh> fresh; // storages that the op created
+  CostNs cost = 0;
+  // Null: not replayable, and the outputs are leaves.
+  std::shared_ptr<OpPayload> payload;
+  const char* name = "";
+  const char* not_replayable = nullptr; // why the payload is null, if counted
+};
+
+// Memory as an out-of-memory error reports it.
+struct MemoryBreakdown {
+  Bytes budget;
+  Bytes usage;
+  Census census;
+};
+
+// Keeps one device within its budget. Thread-safe.
+//
+// Lock order: replay lock, engine lock, allocator lock. The replay lock is
+// held across whole replays and by whoever cuts history that a replay may be
+// using; the engine lock only to read or change records.
+class REMAT_API Engine {
+ public:
+  // The ports must outlive the engine. Throws UsageError for an unknown policy.
+  Engine(
+      const Config& config,
+      StoragePort& storage,
+      DevicePort& device,
+      ReplayPort& replayer);
+
+  // --- the five verbs ---
+
+  // Makes what the op reads and writes resident and pins it. A leaf about to
+  // be overwritten loses its dependents first: those evicted are
+  // rematerialized, and all become leaves. Throws what a replay throws, and
+  // then nothing is pinned.
+  void begin_op(
+      const std::vector<VersionId>& inputs,
+      const std::vector<Write>& writes);
+
+  // Records the op and undoes begin_op's pins. Returns the ids of the fresh
+  // outputs, then of the written versions.
+  std::vector<VersionId> end_op(OpCapture capture);
+
+  // Undoes begin_op after an op that threw. What it was to write may have been
+  // written in part: new versions, returned, that are leaves.
+  std::vector<VersionId> abort_op(
+      const std::vector<VersionId>& inputs,
+      const std::vector<Write>& writes);
+
+  // Makes `id` resident and pins it, outside any op. Undone by `unpin`.
+  void ensure_resident(VersionId id);
+  void unpin(VersionId id);
+
+  // The storage that owned `id` is gone, or holds other bytes now.
+  void storage_died(VersionId id);
+
+  // The allocator is `wanted` bytes short. Evicts; returns the bytes given
+  // back, which may be fewer. Never replays, never throws.
+  Bytes relieve_pressure(Bytes wanted) noexcept;
+
+  // --- storages met outside ops ---
+
+  // A storage that no recorded op produced.
+  VersionId add_leaf(Bytes size, void* holder);
+
+  // Someone may write to `id` from outside, now: its dependents are cut as in
+  // begin_op and it becomes a leaf. With `for_good` it is never evicted again.
+  void escape(VersionId id, bool for_good);
+
+  // The program keeps it resident; counted.
+  void pin_by_user(VersionId id);
+  void unpin_by_user(VersionId id);
+
+  // Makes everything resident and forgets all history: every version is a
+  // leaf afterwards. Throws what a replay throws.
+  void retire();
+
+  // --- control ---
+
+  void set_budget(Bytes budget);
+  Config config() const;
+  bool evict(VersionId id); // if it may be; for tests
+  uint64_t evict_all();
+  bool is_resident(VersionId id) const;
+
+  Counters counters() const;
+  void reset_counters();
+  void count_overhead(int64_t ns);
+  void count_fault();
+  void count_out_of_memory();
+  void count_not_replayable(const char* reason);
+  Census census() const;
+  MemoryBreakdown breakdown() const;
+  void check_invariants() const;
+
+  // For fork: nothing of the engine is half-done while both are held.
+  void lock_for_fork();
+  void unlock_after_fork();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using ReplayLock = std::unique_lock<std::recursive_mutex>;
+
+  // Takes the replay lock, which comes first in lock order.
+  ReplayLock take_replay_lock(Lock& lock);
+  void pin_resident(
+      const std::vector<VersionId>& ids,
+      Lock& lock,
+      Garbage& garbage);
+  void unpin_all(const std::vector<VersionId>& ids, Garbage& garbage);
+  // Needs the replay lock.
+  void cut_dependents(VersionId id, Lock& lock, Garbage& garbage);
+  // Where all dependents are resident and no replay is running.
+  bool try_cut_dependents(VersionId id, Garbage& garbage);
+  bool is_worth_holding(VersionId id) const;
+  void let_go(VersionId id, Garbage& garbage);
+  // What `old`'s storage holds after a write.
+  VersionId replace_written(VersionId old);
+  void bound_history(Garbage& garbage);
+  Bytes release_held(Bytes wanted, Garbage& garbage);
+
+  mutable EngineState state_;
+  Evictor evictor_;
+  Rematerializer rematerializer_;
+  // Recursive: an op being replayed may itself reach evicted storages.
+  std::recursive_mutex replay_mutex_;
+  size_t next_history_check_ = 0;
+};
+
+} // namespace c10::remat

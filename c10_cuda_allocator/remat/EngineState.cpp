@@ -1,0 +1,83 @@
+#include "EngineState.h"
+
+namespace c10::remat {
+
+void EngineState::release_bytes(VersionId id) noexcept {
+  StorageVersion& version = graph[id];
+  storage.release(version);
+  version.resident = false;
+}
+
+void EngineState::settle(Garbage& garbage) noexcept {
+  for (const VersionId id : garbage.versions) {
+    StorageVersion& version = graph[id];
+    index.remove(id);
+    policy->on_forgotten(graph, id);
+    if (version.resident) {
+      release_bytes(id);
+    }
+    storage.forget(version);
+    graph.free_slot(id);
+  }
+  garbage.versions.clear();
+}
+
+void EngineState::evict(VersionId id) noexcept {
+  release_bytes(id);
+  ++counters.evictions;
+  evicted_bytes += graph[id].size;
+  index.remove(id);
+  policy->on_evicted(graph, id);
+  refresh_neighbors(id);
+}
+
+void EngineState::rematerialized(
+    VersionId id,
+    std::unique_ptr<Buffer> buffer) {
+  StorageVersion& version = graph[id];
+  storage.adopt(version, std::move(buffer));
+  version.resident = true;
+  version.last_access = now;
+  if (version.owned) {
+    evicted_bytes -= version.size;
+    policy->on_rematerialized(graph, id);
+    index.refresh(id);
+    refresh_neighbors(id);
+  }
+}
+
+void EngineState::release_if_unused(VersionId id, Garbage& garbage) noexcept {
+  StorageVersion& version = graph[id];
+  if (!version.alive) {
+    return;
+  }
+  if (version.resident && !version.owned && version.pins == 0 &&
+      version.reservations == 0 && version.producer) {
+    release_bytes(id);
+  }
+  graph.collect(id, garbage);
+}
+
+void EngineState::make_leaf(VersionId id, Garbage& garbage) {
+  policy->on_forgotten(graph, id);
+  graph.make_leaf(id, garbage);
+  index.refresh(id);
+}
+
+void EngineState::refresh_neighbors(VersionId id) {
+  const StorageVersion& version = graph[id];
+  if (version.producer) {
+    for (const VersionId input : graph[version.producer].inputs) {
+      index.refresh(input);
+    }
+  }
+  for (const OpId reader : version.readers) {
+    for (const VersionId output : graph[reader].outputs) {
+      if (output) {
+        index.refresh(output);
+      }
+    }
+  }
+}
+
+} // namespace c10::remat

@@ -1,0 +1,70 @@
+#pragma once
+
+#include "Config.h"
+#include "Ports.h"
+#include "Stats.h"
+#include "policy/EvictionPolicy.h"
+#include "policy/VictimIndex.h"
+
+#include <memory>
+#include <mutex>
+
+namespace c10::remat {
+
+// What the parts of one engine share. `mutex` guards everything but the ports
+// and is held only to read or change records: never across a replay, and never
+// while foreign code runs.
+struct EngineState {
+  EngineState(
+      const Config& config,
+      std::unique_ptr<EvictionPolicy> policy,
+      StoragePort& storage_port,
+      DevicePort& device_port,
+      ReplayPort& replay_port)
+      : config(config),
+        policy(std::move(policy)),
+        storage(storage_port),
+        device(device_port),
+        replayer(replay_port),
+        index(graph, *this->policy) {}
+
+  // The version, resident and unpinned, has lost its last owner and reader or
+  // its bytes can be made again: gives them back.
+  void release_bytes(VersionId id) noexcept;
+
+  // Releases what was collected. The payloads stay in `garbage`, to be
+  // destroyed by the caller after it unlocks.
+  void settle(Garbage& garbage) noexcept;
+
+  // Gives back an evictable version's bytes.
+  void evict(VersionId id) noexcept;
+
+  // `id` has its bytes back.
+  void rematerialized(VersionId id, std::unique_ptr<Buffer> buffer);
+
+  // Its owner, its producer or its escape has changed: the bytes of a version
+  // that nobody owns are kept only where they could not be made again.
+  void release_if_unused(VersionId id, Garbage& garbage) noexcept;
+
+  void make_leaf(VersionId id, Garbage& garbage);
+
+  std::mutex mutex;
+  Config config;
+  OpGraph graph;
+  std::unique_ptr<EvictionPolicy> policy;
+  StoragePort& storage;
+  DevicePort& device;
+  ReplayPort& replayer;
+  VictimIndex index;
+  Counters counters;
+  Ticks now = 0;
+  Bytes evicted_bytes = 0; // owned, not resident
+  // Replays under way. History that they may be using is not cut.
+  uint32_t active_replays = 0;
+
+ private:
+  // Weights depend on which neighbors are evicted.
+  void refresh_neighbors(VersionId id);
+};
+
+} // namespace c10::remat

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "graph/OpGraph.h"
+
+#include <memory>
+#include <vector>
+
+namespace c10::remat {
+
+// The engine's three ways out. The real ones are in aten_hooks; the simulator
+// and the tests have their own.
+
+// Bytes that a replay made and no version holds yet.
+struct Buffer {
+  virtual ~Buffer() = default;
+};
+
+// Holds the bytes. Called with the engine's lock held: no dispatch, no
+// allocation on the device, no foreign code.
+class StoragePort {
+ public:
+  virtual ~StoragePort() = default;
+  // Gives the bytes back to the allocator; the holder stays.
+  virtual void release(StorageVersion& version) noexcept = 0;
+  // The bytes of `version` are these from now on. It may have no holder yet.
+  virtual void adopt(
+      StorageVersion& version,
+      std::unique_ptr<Buffer> buffer) noexcept = 0;
+  // The program's storage is gone; the bytes stay with the holder.
+  virtual void disown(StorageVersion& version) noexcept = 0;
+  // The version is forgotten, and so is its holder, if it has one.
+  virtual void forget(StorageVersion& version) noexcept = 0;
+};
+
+// How full the device is.
+class DevicePort {
+ public:
+  virtual ~DevicePort() = default;
+  virtual Bytes usage() const = 0;
+};
+
+// One op to run again. What it points to stays valid and, but for the inputs
+// that it consumes, unchanged until `replay` returns.
+struct ReplayRequest {
+  const OpRecord* record = nullptr;
+  std::vector<StorageVersion*> inputs; // resident and pinned
+  std::vector<const StorageVersion*> outputs; // null: its bytes are not wanted
+  // Per overwrite: the input is read again later, so write over a copy. Where
+  // this is false the op consumes the input's bytes, also if it throws.
+  std::vector<bool> keep_input;
+};
+
+// Runs ops again. Called without the engine's lock.
+class ReplayPort {
+ public:
+  virtual ~ReplayPort() = default;
+  // Returns the bytes of each wanted output. Throws what the op throws.
+  virtual std::vector<std::unique_ptr<Buffer>> replay(
+      const ReplayRequest& request) = 0;
+};
+
+} // namespace c10::remat

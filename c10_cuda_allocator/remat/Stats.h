@@ -1,0 +1,37 @@
+#pragma once
+
+#include "Ids.h"
+
+#include <map>
+#include <string>
+
+namespace c10::remat {
+
+// Counted since the last reset.
+struct Counters {
+  uint64_t ops_captured = 0;
+  uint64_t evictions = 0;
+  uint64_t replays = 0; // op records run again
+  CostNs recompute_ns = 0; // their recompute cost
+  int64_t overhead_ns = 0; // time inside the engine, replays excluded
+  uint64_t deepest_replay = 0; // op records in the longest replay plan
+  uint64_t faults = 0; // accesses outside any op
+  uint64_t out_of_memory = 0;
+  std::map<std::string, uint64_t> not_replayable; // reason -> ops
+};
+
+// What there is now.
+struct Census {
+  uint64_t storages = 0; // versions in the graph
+  uint64_t op_records = 0;
+  Bytes resident = 0; // managed and in use
+  Bytes evicted = 0;
+  Bytes evictable = 0;
+  Bytes pinned_by_ops = 0;
+  Bytes pinned_by_user = 0;
+  Bytes leaf = 0;
+  Bytes escaped = 0;
+  Bytes held = 0; // kept for replay only
+};
+
+} // namespace c10::remat

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "../Ids.h"
+
+#include <memory>
+#include <vector>
+
+namespace c10::remat {
+
+// What a ReplayPort needs to run the op again; opaque to the engine, which
+// owns it.
+struct OpPayload {
+  virtual ~OpPayload() = default;
+};
+
+// `output` was made by writing over `input` in place.
+struct Overwrite {
+  uint32_t input;
+  uint32_t output;
+};
+
+// What one executed op read, wrote and cost; never changed after capture.
+struct OpRecord {
+  uint64_t sequence = 0; // order of execution; never reused
+  CostNs cost = 0;
+  std::vector<VersionId> inputs; // each version once
+  // Per input: where this record stands in that version's readers.
+  std::vector<uint32_t> reader_positions;
+  std::vector<VersionId> outputs; // none where an output needs no record
+  std::vector<Overwrite> overwrites;
+  std::shared_ptr<OpPayload> payload;
+  uint32_t live_outputs = 0; // outputs that still have this producer
+  bool alive = false; // the slot is in use
+  // The history behind this record grew too long: its outputs become leaves
+  // as soon as they are resident.
+  bool cut_pending = false;
+};
+
+} // namespace c10::remat

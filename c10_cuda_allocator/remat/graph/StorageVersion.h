@@ -1,0 +1,42 @@
+#pragma once
+
+#include "../Ids.h"
+
+#include <vector>
+
+namespace c10::remat {
+
+// What a policy knows of a version; kept by VictimIndex.
+struct IndexSlot {
+  int32_t bucket = -1; // -1: not in the index
+  VersionId previous;
+  VersionId next;
+};
+
+// A node of the graph: the bytes of one storage between two writes.
+//
+//   owned    a storage of the program holds this version
+//   resident the bytes are present
+//
+// owned and resident: in use. Owned, not resident: evicted. Not owned, not
+// resident: an intermediate that only replay needs. Not owned, resident: bytes
+// held for replay, which is how a leaf outlives its storage, and what a replay
+// is working on.
+struct StorageVersion {
+  Bytes size = 0;
+  OpId producer; // none: a leaf, which nothing can rematerialize
+  Ticks last_access = 0;
+  uint64_t created = 0; // sequence number, breaks ties
+  std::vector<OpId> readers; // op records that read it, one entry each
+  void* holder = nullptr; // the StoragePort's; opaque here
+  uint32_t pins = 0; // by running ops and replays
+  uint32_t user_pins = 0; // by the program
+  uint32_t reservations = 0; // replays that will read it soon
+  bool alive = false; // the slot is in use
+  bool owned = false;
+  bool resident = false;
+  bool escaped = false; // its address may be kept: never evicted
+  IndexSlot slot;
+};
+
+} // namespace c10::remat

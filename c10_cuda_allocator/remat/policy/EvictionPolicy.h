@@ -1,0 +1,63 @@
+#pragma once
+
+#include "../Export.h"
+#include "../graph/OpGraph.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace c10::remat {
+
+// How much the program would lose by evicting a version.
+//
+// The score of a version is `weight / staleness` (or `weight` alone where
+// `uses_staleness()` is false); the victim is the evictable version with the
+// lowest score, the one created first among equals. That split lets
+// VictimIndex find it without looking at all of them.
+//
+// A policy reads the graph and changes nothing in it: same facts, same score.
+// What it remembers between calls only saves it from computing again.
+class REMAT_API EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+
+  virtual const char* name() const = 0;
+
+  // The part of the score that does not change with time. Positive, finite.
+  // `id` is resident and has a producer.
+  virtual double weight(const OpGraph& graph, VersionId id) const = 0;
+
+  virtual bool uses_staleness() const {
+    return true;
+  }
+
+  // Should `id` be kept while anything else can be evicted? A preference
+  // only: it ends before an out-of-memory error is raised.
+  virtual bool is_locked(const OpGraph& /*graph*/, VersionId /*id*/) const {
+    return false;
+  }
+  // Changes whenever a version that was locked may be so no more.
+  virtual uint64_t lock_epoch() const {
+    return 0;
+  }
+
+  // Appends the versions whose weight may have fallen since the last call, so
+  // that they are not passed over. Growth needs no report.
+  virtual void drain_lowered(std::vector<VersionId>& /*lowered*/) {}
+
+  // The engine tells of each change after making it, and of the end of a
+  // version before. Each change of `resident` on a version that has a
+  // producer is one of these, whatever its reason: eviction, being written
+  // over, and the death of an owner all make it not resident.
+  virtual void on_captured(const OpGraph& /*graph*/, OpId /*op*/) {}
+  virtual void on_evicted(const OpGraph& /*graph*/, VersionId /*id*/) {}
+  virtual void on_rematerialized(const OpGraph& /*graph*/, VersionId /*id*/) {}
+  // `id` is about to be forgotten or to become a leaf; its producer, if it
+  // had one, is still there.
+  virtual void on_forgotten(const OpGraph& /*graph*/, VersionId /*id*/) {}
+  // Bytes between usage and budget now; unlimited budgets report the maximum.
+  virtual void on_residual(Bytes /*residual*/, Bytes /*budget*/) {}
+};
+
+} // namespace c10::remat

@@ -1,0 +1,172 @@
+#include "Rematerializer.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace c10::remat {
+
+namespace {
+
+// A plan's inputs may be evicted again before their turn when memory is
+// short; they are then replayed by a plan of their own. Far more ops than the
+// first plan held mean that the working set does not fit.
+constexpr size_t kLongestDetour = 64;
+
+std::vector<VersionId> missing_inputs(const OpGraph& graph, OpId op) {
+  std::vector<VersionId> missing;
+  for (const VersionId input : graph[op].inputs) {
+    if (!graph[input].resident) {
+      missing.push_back(input);
+    }
+  }
+  return missing;
+}
+
+} // namespace
+
+Rematerializer::Frame Rematerializer::reserve(ReplayPlan plan) {
+  for (const OpId op : plan.ops) {
+    for (const VersionId input : state_.graph[op].inputs) {
+      ++state_.graph[input].reservations;
+    }
+    // Keeps the record alive should its outputs' owners go meanwhile.
+    for (const VersionId output : state_.graph[op].outputs) {
+      if (output) {
+        ++state_.graph[output].reservations;
+      }
+    }
+  }
+  return Frame{std::move(plan)};
+}
+
+void Rematerializer::unreserve(OpId op, Garbage& garbage) {
+  // Collecting may forget the record itself.
+  std::vector<VersionId> versions = state_.graph[op].inputs;
+  for (const VersionId output : state_.graph[op].outputs) {
+    if (output) {
+      versions.push_back(output);
+    }
+  }
+  for (const VersionId id : versions) {
+    --state_.graph[id].reservations;
+  }
+  for (const VersionId id : versions) {
+    state_.release_if_unused(id, garbage);
+  }
+}
+
+ReplayRequest Rematerializer::request_for(OpId op) {
+  OpGraph& graph = state_.graph;
+  const OpRecord& record = graph[op];
+  ReplayRequest request;
+  request.record = &record;
+  for (const VersionId id : record.inputs) {
+    request.inputs.push_back(&graph[id]);
+  }
+  for (const VersionId id : record.outputs) {
+    // One reservation is this op's own.
+    const bool wanted = id && !graph[id].resident &&
+        (graph[id].owned || graph[id].pins > 0 || graph[id].reservations > 1);
+    request.outputs.push_back(wanted ? &graph[id] : nullptr);
+  }
+  for (const Overwrite& overwrite : record.overwrites) {
+    const StorageVersion& input = *request.inputs[overwrite.input];
+    request.keep_input.push_back(
+        input.owned || input.pins > 0 || input.reservations > 1);
+  }
+  return request;
+}
+
+void Rematerializer::finish(const ReplayRequest& request) {
+  for (StorageVersion* input : request.inputs) {
+    --input->pins;
+  }
+  for (size_t i = 0; i < request.keep_input.size(); ++i) {
+    if (!request.keep_input[i]) {
+      request.inputs[request.record->overwrites[i].input]->resident = false;
+    }
+  }
+}
+
+void Rematerializer::run(OpId op, std::unique_lock<std::mutex>& lock) {
+  const ReplayRequest request = request_for(op);
+  if (std::count(request.outputs.begin(), request.outputs.end(), nullptr) ==
+      static_cast<std::ptrdiff_t>(request.outputs.size())) {
+    return; // a detour has run it already
+  }
+  for (StorageVersion* input : request.inputs) {
+    ++input->pins;
+  }
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  lock.unlock();
+  try {
+    buffers = state_.replayer.replay(request);
+  } catch (...) {
+    lock.lock();
+    finish(request);
+    throw;
+  }
+  lock.lock();
+  finish(request);
+
+  const OpRecord& record = *request.record;
+  ++state_.counters.replays;
+  state_.counters.recompute_ns += record.cost;
+  state_.now += record.cost;
+  for (size_t i = 0; i < record.outputs.size(); ++i) {
+    if (request.outputs[i] != nullptr) {
+      state_.rematerialized(record.outputs[i], std::move(buffers[i]));
+    }
+  }
+  for (StorageVersion* input : request.inputs) {
+    input->last_access = state_.now;
+  }
+}
+
+void Rematerializer::bring_back(
+    const std::vector<VersionId>& targets,
+    std::unique_lock<std::mutex>& lock,
+    Garbage& garbage) {
+  std::vector<Frame> frames;
+  frames.push_back(reserve(make_replay_plan(state_.graph, targets)));
+  const size_t planned = frames.back().plan.ops.size();
+  state_.counters.deepest_replay =
+      std::max<uint64_t>(state_.counters.deepest_replay, planned);
+  const size_t most_ops = kLongestDetour * (planned + 1);
+  size_t ops_run = 0;
+  ++state_.active_replays;
+  try {
+    while (!frames.empty()) {
+      Frame& frame = frames.back();
+      if (frame.next == frame.plan.ops.size()) {
+        frames.pop_back();
+        continue;
+      }
+      const OpId op = frame.plan.ops[frame.next];
+      auto missing = missing_inputs(state_.graph, op);
+      if (!missing.empty()) {
+        frames.push_back(reserve(make_replay_plan(state_.graph, missing)));
+        continue;
+      }
+      if (++ops_run > most_ops) {
+        throw WorkingSetTooLarge();
+      }
+      run(op, lock);
+      ++frame.next;
+      unreserve(op, garbage);
+      state_.settle(garbage);
+    }
+  } catch (...) {
+    for (Frame& frame : frames) {
+      for (size_t i = frame.next; i < frame.plan.ops.size(); ++i) {
+        unreserve(frame.plan.ops[i], garbage);
+      }
+    }
+    state_.settle(garbage);
+    --state_.active_replays;
+    throw;
+  }
+  --state_.active_replays;
+}
+
+} // namespace c10::remat
