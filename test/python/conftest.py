@@ -18,6 +18,12 @@ import runs
 DEVICES = ("cpu",)
 
 
+def pytest_collection_finish() -> None:
+    """Leave everything imported so far out of later collections: they are many."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
     """The device under test."""
