@@ -46,16 +46,26 @@ class REMAT_API EvictionPolicy {
   // that they are not passed over. Growth needs no report.
   virtual void drain_lowered(std::vector<VersionId>& /*lowered*/) {}
 
-  // The engine tells of each change after making it, and of the end of a
-  // version before. Each change of `resident` on a version that has a
-  // producer is one of these, whatever its reason: eviction, being written
-  // over, and the death of an owner all make it not resident.
+  // The engine tells of each change after making it. A version with a producer
+  // is in use while it is resident and owned. What it is for a while during a
+  // replay, without an owner, is no change.
   virtual void on_captured(const OpGraph& /*graph*/, OpId /*op*/) {}
+  // No longer in use, whatever the reason: eviction, being written over, or
+  // the death of its owner while its record is kept.
   virtual void on_evicted(const OpGraph& /*graph*/, VersionId /*id*/) {}
+  // In use again.
   virtual void on_rematerialized(const OpGraph& /*graph*/, VersionId /*id*/) {}
-  // `id` is about to be forgotten or to become a leaf; its producer, if it
-  // had one, is still there.
+  // `id` is about to be forgotten or to become a leaf. Its producer may be
+  // gone.
   virtual void on_forgotten(const OpGraph& /*graph*/, VersionId /*id*/) {}
+  // The record that was `op` is forgotten: the graph does not hold it any
+  // more, but still the slots of its inputs.
+  virtual void on_op_forgotten(
+      const OpGraph& /*graph*/,
+      OpId /*op*/,
+      const OpRecord& /*record*/) {}
+  // `op` lives on without one of its outputs, which was not in use.
+  virtual void on_output_forgotten(const OpGraph& /*graph*/, OpId /*op*/) {}
   // Bytes between usage and budget now; unlimited budgets report the maximum.
   virtual void on_residual(Bytes /*residual*/, Bytes /*budget*/) {}
 };

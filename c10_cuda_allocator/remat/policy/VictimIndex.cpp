@@ -223,14 +223,15 @@ void VictimIndex::place_pending() {
   for (VersionId id : pending_) {
     Slot& slot = slots_[id.index];
     slot.pending = false;
-    if (slot.member && slot.ticket == 0 && !slot.parked) {
+    if (slot.member && slot.ticket == 0 && !slot.parked && is_member(id)) {
       place(id, policy_.weight(graph_, id));
     }
   }
   pending_.clear();
   policy_.drain_lowered(lowered_);
   for (VersionId id : lowered_) {
-    if (id.index < slots_.size() && slots_[id.index].ticket != 0) {
+    if (id.index < slots_.size() && slots_[id.index].ticket != 0 &&
+        is_member(id)) {
       displace(id);
       place(id, policy_.weight(graph_, id));
     }
@@ -257,7 +258,7 @@ void VictimIndex::sweep() {
   for (int i = 0; i < kSwept; ++i) {
     sweep_position_ = (sweep_position_ + 1) % slots_.size();
     const VersionId id{sweep_position_};
-    if (slots_[id.index].ticket != 0) {
+    if (slots_[id.index].ticket != 0 && is_member(id)) {
       const double weight = policy_.weight(graph_, id);
       if (bucket_of(weight) < slots_[id.index].bucket) {
         displace(id);

@@ -1,0 +1,39 @@
+#include "MspsPolicy.h"
+
+#include <algorithm>
+
+namespace c10::remat {
+
+double MspsPolicy::weight(const OpGraph& graph, VersionId id) const {
+  const CostNs cost = std::max<CostNs>(neighborhoods_.cost(graph, id), 1);
+  return static_cast<double>(cost) / static_cast<double>(graph[id].size);
+}
+
+void MspsPolicy::drain_lowered(std::vector<VersionId>& lowered) {
+  neighborhoods_.drain_lowered(lowered);
+}
+
+void MspsPolicy::on_captured(const OpGraph& graph, OpId op) {
+  neighborhoods_.on_captured(graph, op);
+}
+
+void MspsPolicy::on_evicted(const OpGraph& graph, VersionId id) {
+  neighborhoods_.on_evicted(graph, id);
+}
+
+void MspsPolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
+  neighborhoods_.on_rematerialized(graph, id);
+}
+
+void MspsPolicy::on_op_forgotten(
+    const OpGraph& graph,
+    OpId op,
+    const OpRecord& record) {
+  neighborhoods_.on_op_forgotten(graph, op, record);
+}
+
+void MspsPolicy::on_output_forgotten(const OpGraph& graph, OpId op) {
+  neighborhoods_.on_output_forgotten(graph, op);
+}
+
+} // namespace c10::remat

@@ -1,0 +1,151 @@
+#include "Neighborhood.h"
+
+#include <algorithm>
+
+namespace c10::remat {
+
+bool has_absent_output(const OpGraph& graph, OpId op) {
+  const auto& outputs = graph[op].outputs;
+  return std::any_of(outputs.begin(), outputs.end(), [&](VersionId output) {
+    return output && is_absent(graph[output]);
+  });
+}
+
+Neighborhood::Cost Neighborhood::cost(
+    const OpGraph& graph,
+    VersionId id,
+    Side side) {
+  start();
+  const OpId own = graph[id].producer;
+  mark(own);
+  Cost result{graph[own].cost, true};
+  size_t ops = 0;
+  size_t links = 0;
+  ops_.assign(1, own);
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    for (const VersionId input : graph[ops_[i]].inputs) {
+      if (++links > kMaxLinks) {
+        result.is_complete = false;
+        return result;
+      }
+      const StorageVersion& version = graph[input];
+      if (!is_absent(version) || !mark(version.producer)) {
+        continue;
+      }
+      if (++ops > kMaxOps) {
+        result.is_complete = false;
+        return result;
+      }
+      result.cost += graph[version.producer].cost;
+      ops_.push_back(version.producer);
+    }
+  }
+  if (side == Side::Ancestors) {
+    return result;
+  }
+  versions_.assign(1, id);
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    for (const OpId reader : graph[versions_[i]].readers) {
+      if (++links > kMaxLinks) {
+        result.is_complete = false;
+        return result;
+      }
+      if (!mark(reader)) {
+        continue;
+      }
+      bool absent = false;
+      for (const VersionId output : graph[reader].outputs) {
+        if (output && is_absent(graph[output])) {
+          absent = true;
+          versions_.push_back(output);
+        }
+      }
+      if (!absent) {
+        continue;
+      }
+      if (++ops > kMaxOps) {
+        result.is_complete = false;
+        return result;
+      }
+      result.cost += graph[reader].cost;
+    }
+  }
+  return result;
+}
+
+void Neighborhood::find_affected(
+    const OpGraph& graph,
+    VersionId id,
+    std::vector<VersionId>& affected) {
+  const auto visit = [&](VersionId found) {
+    const StorageVersion& version = graph[found];
+    if (version.resident && version.owned && version.producer) {
+      affected.push_back(found);
+    }
+  };
+  visit(id);
+  start();
+  size_t links = 0;
+  ops_.clear();
+  if (const OpId own = graph[id].producer) {
+    mark(own);
+    ops_.push_back(own);
+  }
+  for (size_t i = 0; i < ops_.size() && i < kMaxAffectedOps; ++i) {
+    for (const VersionId input : graph[ops_[i]].inputs) {
+      if (++links > kMaxLinks) {
+        break;
+      }
+      const StorageVersion& version = graph[input];
+      if (!is_absent(version)) {
+        visit(input);
+      } else if (mark(version.producer)) {
+        ops_.push_back(version.producer);
+      }
+    }
+  }
+  links = 0;
+  versions_.assign(1, id);
+  size_t ops = 0;
+  for (size_t i = 0; i < versions_.size() && ops < kMaxAffectedOps; ++i) {
+    for (const OpId reader : graph[versions_[i]].readers) {
+      if (++links > kMaxLinks) {
+        break;
+      }
+      if (!mark(reader)) {
+        continue;
+      }
+      ++ops;
+      for (const VersionId output : graph[reader].outputs) {
+        if (!output) {
+          continue;
+        }
+        if (is_absent(graph[output])) {
+          versions_.push_back(output);
+        } else {
+          visit(output);
+        }
+      }
+    }
+  }
+}
+
+void Neighborhood::start() {
+  if (++current_mark_ == 0) {
+    std::fill(marks_.begin(), marks_.end(), 0);
+    current_mark_ = 1;
+  }
+}
+
+bool Neighborhood::mark(OpId op) {
+  if (op.index >= marks_.size()) {
+    marks_.resize(std::max<size_t>(op.index + 1, 2 * marks_.size()));
+  }
+  if (marks_[op.index] == current_mark_) {
+    return false;
+  }
+  marks_[op.index] = current_mark_;
+  return true;
+}
+
+} // namespace c10::remat

@@ -1,0 +1,58 @@
+#pragma once
+
+#include "../Export.h"
+#include "LoweredVersions.h"
+#include "Neighborhood.h"
+#include "NeighborhoodEstimate.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace c10::remat {
+
+// Costs of neighborhoods, remembered until something in them changes.
+//
+// A neighborhood too large for Neighborhood's bounds costs what its explored
+// part does or what NeighborhoodEstimate says, whichever is more. What is
+// remembered of versions further from a change than
+// Neighborhood::kMaxAffectedOps records may be stale until they come up.
+class REMAT_API NeighborhoodCache {
+ public:
+  explicit NeighborhoodCache(Neighborhood::Side side) : side_(side) {}
+
+  // `id` is in use and has a producer.
+  CostNs cost(const OpGraph& graph, VersionId id) const;
+
+  // As in EvictionPolicy.
+  void drain_lowered(std::vector<VersionId>& lowered);
+  void on_captured(const OpGraph& graph, OpId op);
+  void on_evicted(const OpGraph& graph, VersionId id);
+  void on_rematerialized(const OpGraph& graph, VersionId id);
+  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record);
+  void on_output_forgotten(const OpGraph& graph, OpId op);
+
+ private:
+  struct Memo {
+    uint64_t created = 0; // of the version: slots are reused
+    Neighborhood::Cost cost;
+    bool is_valid = false;
+  };
+
+  // Forgets what is remembered of `id`; true if there was something.
+  bool invalidate(VersionId id);
+  void invalidate_around(const OpGraph& graph, VersionId id, bool lowered);
+  void invalidate_inputs(
+      const OpGraph& graph,
+      const std::vector<VersionId>& inputs,
+      bool lowered);
+
+  Neighborhood::Side side_;
+  // What follows only saves computing again, or is scratch.
+  mutable Neighborhood walk_;
+  mutable std::vector<Memo> memos_; // by VersionId::index
+  NeighborhoodEstimate estimate_;
+  LoweredVersions lowered_;
+  std::vector<VersionId> affected_; // scratch
+};
+
+} // namespace c10::remat
