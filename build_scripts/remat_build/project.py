@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
+import tempfile
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,6 +67,28 @@ def locked(lock_file: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def complete_or_absent(destination: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``destination`` if nothing fails."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{destination.name}."
+    for leftover in destination.parent.glob(f"{prefix}*"):
+        shutil.rmtree(leftover, ignore_errors=True)  # of an interrupted run
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=destination.parent))
+    partial.chmod(0o755)
+    try:
+        yield partial
+        if destination.exists():
+            old = partial.with_name(partial.name + ".old")
+            destination.rename(old)
+            partial.rename(destination)
+            shutil.rmtree(old)
+        else:
+            partial.rename(destination)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def sha256(path: Path) -> str:
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -82,10 +106,14 @@ def files_under(folder: Path) -> list[Path]:
     )
 
 
-def content_hash(paths: Iterable[Path], *, salt: str = "") -> str:
-    """One hash over the names and bytes of files and folders."""
+def content_hash(root: Path, names: Iterable[str], *, salt: str = "") -> str:
+    """One hash over the names and bytes of files and folders below ``root``.
+
+    Folders that do not exist are empty.
+    """
     digest = hashlib.sha256(salt.encode())
-    for path in paths:
+    for name in names:
+        path = root / name
         for file in [path] if path.is_file() else files_under(path):
-            digest.update(f"{file}\0{sha256(file)}\0".encode())
+            digest.update(f"{file.relative_to(root)}\0{sha256(file)}\0".encode())
     return digest.hexdigest()

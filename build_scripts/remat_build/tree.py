@@ -10,8 +10,8 @@ complete, so a destination that exists is whole.
 
 from __future__ import annotations
 
-import contextlib
 import filecmp
+import hashlib
 import json
 import os
 import re
@@ -19,11 +19,11 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable
 
 from .console import BuildError, fail, run, say, step
 from .patchset import Patch, PatchSet
-from .project import Project, files_under, sha256
+from .project import Project, complete_or_absent, files_under, sha256
 from .sources import check_version
 
 BASE = "upstream-base"
@@ -134,7 +134,7 @@ def prepare(
                 f"{destination} holds {unsaved}; run refresh_patches.py, "
                 "or give --discard to lose them"
             )
-    with _complete_or_absent(destination) as partial:
+    with complete_or_absent(destination) as partial:
         fetch(partial)
         _build(Tree(partial), project, patch_set, three_way)
         lay_overlays(project, patch_set, partial)
@@ -236,30 +236,6 @@ def _build(
 
 def _patches_key(patch_set: PatchSet) -> str:
     """What the commits of a tree depend on, as text."""
-    import hashlib
-
     texts = [patch.format() for patch in patch_set.patches]
     texts += sorted(patch_set.overlay.values())
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
-
-
-@contextlib.contextmanager
-def _complete_or_absent(destination: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``destination`` if nothing fails."""
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{destination.name}."
-    for leftover in destination.parent.glob(f"{prefix}*"):
-        shutil.rmtree(leftover, ignore_errors=True)  # of an interrupted run
-    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=destination.parent))
-    partial.chmod(0o755)
-    try:
-        yield partial
-        if destination.exists():
-            old = partial.with_name(partial.name + ".old")
-            destination.rename(old)
-            partial.rename(destination)
-            shutil.rmtree(old)
-        else:
-            partial.rename(destination)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,265 @@
+"""The splice build: which libraries, compiled how, put where in the wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterable
+
+from auditwheel.architecture import Architecture
+from auditwheel.elfutils import elf_find_versioned_symbols
+from auditwheel.libc import Libc
+from auditwheel.policy import WheelPolicies
+from elftools.elf.elffile import ELFFile
+
+from . import cpuinfo
+from .components import Interpreter, fetch_wheel, unpack_cuda, unpack_stock
+from .console import fail, run, say, step
+from .patchset import PatchSet
+from .project import Project, files_under
+from .wheelfile import read_dist_info, splice
+
+# A patched upstream file -> the library it is compiled into, most special first.
+_LIBRARY_OF = (
+    (re.compile(r"c10/cuda/.*\.(cpp|h)"), "c10_cuda"),
+    (re.compile(r"c10/(?!cuda/|xpu/|hip/).*\.(cpp|h)"), "c10"),
+)
+# Patched files that are shipped as they are, or belong to the full build only.
+_PYTHON_FILE = re.compile(r"(torch|functorch|torchgen)/.*\.pyi?")
+_BUILD_FILE = re.compile(r".*(CMakeLists\.txt|\.cmake)")
+
+# Overlay folder in the tree -> where its headers lie in the wheel.
+_HEADERS = {
+    "c10/remat": "torch/include/c10/remat",
+    "c10/cuda/remat": "torch/include/c10/cuda/remat",
+    "aten/src/ATen/remat": "torch/include/ATen/remat",
+    "torch/csrc/cuda/remat": "torch/include/torch/csrc/cuda/remat",
+}
+_PACKAGE = "torch/cuda/remat"
+
+
+@dataclass(frozen=True)
+class Splice:
+    """One build of one wheel."""
+
+    project: Project
+    tree: Path
+    python: Interpreter
+    jobs: int
+    rebuild: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        return self.project.build / f"splice-{self.python.tag}"
+
+    def build(self, out: Path) -> Path:
+        """Compile, and write the wheel into ``out``; return its path."""
+        stock_wheel = fetch_wheel(self.project.upstream["stock"]["requirement"], self.python)
+        stock = unpack_stock(stock_wheel)
+        self._stage(stock)
+        with step(f"compile {', '.join(self.rebuild)}, torch_remat"):
+            self._compile(stock)
+        binaries = self._binaries()
+        platform = platform_tag(binaries.values())
+        changed = {name: path.read_bytes() for name, path in binaries.items()}
+        changed |= self._python_files() | self._headers()
+        changed |= self._metadata(stock_wheel, platform)
+        version, tag = self.project.version, self.python.tag
+        wheel = out / f"torch-{version}-{tag}-{tag}-{platform}.whl"
+        out.mkdir(parents=True, exist_ok=True)
+        partial = wheel.with_suffix(".partial")
+        with step(f"write {wheel.name}"), open(partial, "w+b") as stream:
+            splice(stock_wheel, stream, changed, version)
+        for older in out.glob(f"torch-{version}-{tag}-{tag}-*.whl"):
+            older.unlink()
+        partial.rename(wheel)
+        return wheel
+
+    def _stage(self, stock: Path) -> None:
+        """Lay out the headers and the cpuinfo that the compiler is given."""
+        include, generated = self.folder / "include", self.folder / "generated"
+        for folder in (include, generated):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name, data in self._headers().items():
+            source = include / Path(name).relative_to("torch/include")
+            source.parent.mkdir(parents=True, exist_ok=True)
+            # A link keeps the time of the header, so that nothing is rebuilt.
+            source.symlink_to(self._header_source(name))
+        for name in ("c10/macros/cmake_macros.h", "c10/cuda/impl/cuda_cmake_macros.h"):
+            target = generated / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(stock / "include" / name)
+        if "c10" in self.rebuild and not (self.folder / "cpuinfo/cpuinfo.S").is_file():
+            cpuinfo.carve(stock / "lib/libc10.so", self.folder / "cpuinfo")
+
+    def _compile(self, stock: Path) -> None:
+        for program in ("cmake", "ninja"):
+            if not shutil.which(program):
+                fail(f"{program} is not installed (Debian: cmake, ninja-build)")
+        if not shutil.which(os.environ.get("CXX", "c++")):
+            fail("no C++ compiler found (Debian: g++); or set CXX")
+        settings = {
+            "CMAKE_BUILD_TYPE": "Release",
+            "REMAT_TREE": self.tree,
+            "REMAT_STOCK": stock,
+            "REMAT_OVERLAY": self.folder / "include",
+            "REMAT_GENERATED": self.folder / "generated",
+            "REMAT_CPUINFO": self.folder / "cpuinfo",
+            "REMAT_REBUILD": ";".join(self.rebuild),
+            "REMAT_RPATH": _rpath(stock / "lib/libc10.so"),
+            "REMAT_PYTHON_INCLUDE": self.python.include,
+            "REMAT_PYTHON_SUFFIX": self.python.suffix,
+        }
+        if "c10_cuda" in self.rebuild:
+            required = self.project.upstream["cuda_headers"]["requirements"]
+            parts = unpack_cuda(fetch_wheel(name, self.python) for name in required)
+            runtime = next(p for p in parts if p.name == "cuda_runtime")
+            settings["REMAT_CUDA_INCLUDE"] = ";".join(f"{p}/include" for p in parts)
+            settings["REMAT_CUDART"] = runtime / "lib/libcudart.so.12"
+        source = self.project.root / "build_scripts/splice"
+        configure = ["cmake", "-G", "Ninja", "-S", source, "-B", self.folder / "cmake"]
+        run([*configure, *(f"-D{name}={value}" for name, value in settings.items())])
+        ninja = ["ninja", "-C", str(self.folder / "cmake"), f"-j{self.jobs}"]
+        if sys.stderr.isatty():  # ninja then shows its progress on one line
+            if subprocess.run(ninja, stdout=sys.stderr).returncode != 0:
+                fail("the compiler's message is above")
+            return
+        done = subprocess.run(ninja, text=True, capture_output=True)
+        if done.returncode != 0:
+            say(done.stdout[done.stdout.find("FAILED:") :])
+            fail("the compiler's message is above")
+
+    def _binaries(self) -> dict[str, Path]:
+        """Name in the wheel -> file, of everything that was compiled."""
+        libraries = self.folder / "cmake/lib"
+        names = [f"lib{name}.so" for name in (*self.rebuild, "torch_remat")]
+        binaries = {f"torch/lib/{name}": libraries / name for name in names}
+        extension = f"_C{self.python.suffix}"
+        binaries[f"{_PACKAGE}/{extension}"] = libraries / extension
+        if "c10" in self.rebuild:
+            name = cpuinfo.LIBRARY
+            binaries[f"torch/lib/{name}"] = self.folder / "cpuinfo" / name
+        return binaries
+
+    def _header_source(self, name: str) -> Path:
+        for folder, shipped in _HEADERS.items():
+            if name.startswith(shipped + "/"):
+                return self.tree / folder / name.removeprefix(shipped + "/")
+        fail(f"no overlay ships {name}")
+
+    def _headers(self) -> dict[str, bytes]:
+        headers = {}
+        for folder, shipped in _HEADERS.items():
+            for file in files_under(self.tree / folder):
+                if file.suffix == ".h":
+                    name = file.relative_to(self.tree / folder).as_posix()
+                    headers[f"{shipped}/{name}"] = file.read_bytes()
+        for file in PatchSet(self.project.patches).touched:
+            if file.startswith("c10/") and file.endswith(".h"):
+                headers[f"torch/include/{file}"] = (self.tree / file).read_bytes()
+        return headers
+
+    def _python_files(self) -> dict[str, bytes]:
+        """The Python package, and the upstream Python files that are patched."""
+        files = {
+            f"{_PACKAGE}/{file.relative_to(self.tree / _PACKAGE).as_posix()}": file
+            for file in files_under(self.tree / _PACKAGE)
+        }
+        for name in PatchSet(self.project.patches).touched:
+            if _PYTHON_FILE.fullmatch(name):
+                files[name] = self.tree / name
+        return {name: file.read_bytes() for name, file in files.items()}
+
+    def _metadata(self, stock: Path, platform: str) -> dict[str, bytes]:
+        project, version = self.project, self.project.version
+        info = f"torch-{version}.dist-info"
+        stock_version = project.upstream["version"]
+        metadata = _replace_once(
+            read_dist_info(stock, "METADATA"),
+            f"\nVersion: {stock_version}\n",
+            f"\nVersion: {version}\n",
+        )
+        files = {
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: torch-remat\n"
+            "Root-Is-Purelib: false\n"
+            f"Tag: {self.python.tag}-{self.python.tag}-{platform}\n",
+            "torch/version.py": _version_py(stock, version),
+            f"{_PACKAGE}/_build_info.py": (
+                '"""Written by the build: what this wheel was made from."""\n\n'
+                f'version = "{project.upstream["fork"].removeprefix("remat")}"\n'
+                f'torch_version = "{version}"\n'
+                f'series_hash = "{series_hash(PatchSet(project.patches))}"\n'
+            ),
+        }
+        licence = project.root / "LICENSE"
+        if licence.is_file():
+            metadata = _replace_once(
+                metadata,
+                "\nLicense-File: LICENSE\n",
+                "\nLicense-File: LICENSE\nLicense-File: LICENSE.remat\n",
+            )
+            files[f"{info}/LICENSE.remat"] = licence.read_text()
+        files[f"{info}/METADATA"] = metadata
+        return {name: text.encode() for name, text in files.items()}
+
+
+def libraries_of(touched: list[str]) -> tuple[str, ...]:
+    """The libraries that a series makes it necessary to rebuild."""
+    libraries = set()
+    for file in touched:
+        if _PYTHON_FILE.fullmatch(file) or _BUILD_FILE.fullmatch(file):
+            continue
+        name = next((lib for rule, lib in _LIBRARY_OF if rule.fullmatch(file)), None)
+        if name is None:
+            fail(
+                f"a patch edits {file}, which the splice build does not compile; "
+                "it needs the full source build"
+            )
+        libraries.add(name)
+    return tuple(sorted(libraries))
+
+
+def series_hash(patch_set: PatchSet) -> str:
+    """Names the patches that a wheel was built with."""
+    texts = (patch.format() for patch in patch_set.patches)
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def platform_tag(binaries: Iterable[Path]) -> str:
+    """The platform tag that auditwheel finds for the given binaries."""
+    versions: dict[str, set[str]] = {}
+    for path in binaries:
+        with open(path, "rb") as stream:
+            for library, version in elf_find_versioned_symbols(ELFFile(stream)):
+                versions.setdefault(library, set()).add(version)
+    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture.detect())
+    return policies.versioned_symbols_policy(versions).name
+
+
+def _rpath(library: Path) -> str:
+    with open(library, "rb") as stream:
+        dynamic = ELFFile(stream).get_section_by_name(".dynamic")
+        return next(tag.rpath for tag in dynamic.iter_tags("DT_RPATH"))
+
+
+def _version_py(stock: Path, version: str) -> str:
+
+
+    with zipfile.ZipFile(stock) as archive:
+        text = archive.read("torch/version.py").decode()
+    return re.sub(r"(?m)^__version__ = .*$", f"__version__ = '{version}'", text, count=1)
+
+
+def _replace_once(text: str, old: str, new: str) -> str:
+    if text.count(old) != 1:
+        fail(f"the stock wheel's metadata has no single {old.strip()!r}; is it stock?")
+    return text.replace(old, new)
+
+
