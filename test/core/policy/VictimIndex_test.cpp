@@ -82,12 +82,12 @@ TEST(VictimIndexTest, ComparesBucketsByExactScore) {
   SetBench bench;
   const VersionId stale = bench.add(100); // at 10
   const VersionId light = bench.add(1); // at 20
-  bench.now = 30; // 100 / 20 against 1 / 10
+  bench.now = 29; // 100 / 20 against 1 / 10
   EXPECT_EQ(bench.choose(), light);
   bench.access(light);
-  bench.now = 31; // 100 / 21 against 1 / 1
+  bench.now = 30; // 100 / 21 against 1 / 2
   EXPECT_EQ(bench.choose(), light);
-  bench.weights[light.index] = 5; // 4.76 against 5
+  bench.weights[light.index] = 10; // 4.76 against 5
   EXPECT_EQ(bench.choose(), stale);
 }
 

@@ -1,0 +1,142 @@
+"""Forked children and DataLoader workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+
+import models
+import pytest
+import torch
+import torch.multiprocessing as multiprocessing
+from torch.cuda.remat import _testing
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="there is no fork on this system"
+)
+
+
+def _in_child(function) -> None:
+    """Run in a forked child; fail on an exception, a crash or no end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        code = 1
+        try:
+            function()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with status {status}"
+
+
+def test_forked_child_reads_and_computes(remat, device):
+    y = torch.randn(16, 64, device=device).tanh()
+    expected = y.clone()
+    assert _testing.evict(y)
+
+    def child():
+        assert torch.equal(y, expected)
+        model = models.deep_mlp(3)
+        model(torch.randn(4, 64)).sum().backward()
+
+    _in_child(child)
+    assert not _testing.is_resident(y)
+    assert torch.equal(y, expected)
+
+
+def test_forked_child_may_disable(remat, device):
+    y = torch.randn(16, 64, device=device).tanh()
+    expected = y.clone()
+    assert _testing.evict(y)
+
+    def child():
+        remat.disable()
+        assert torch.equal(y, expected)
+
+    _in_child(child)
+    assert remat.is_enabled(device)
+
+
+def test_forked_child_is_not_held_to_the_parents_use(remat, device):
+    y = torch.randn(256, 256, device=device).tanh()
+    remat.set_budget(remat.memory_allocated(device) + (1 << 20), device=device)
+
+    def child():
+        torch.zeros(1 << 24, dtype=torch.uint8)
+
+    _in_child(child)
+    assert y.shape == (256, 256)
+
+
+class _Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(i)
+        return torch.randn(64, generator=generator).tanh(), torch.tensor(i)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_data_loader_workers(run_twice, device, persistent):
+    def step():
+        model = models.deep_mlp(4).to(device)
+        waiting = model(torch.randn(64, 64, device=device)).square().mean()
+        loader = torch.utils.data.DataLoader(
+            _Numbers(),
+            batch_size=4,
+            num_workers=2,
+            multiprocessing_context="fork",
+            persistent_workers=persistent,
+        )
+        losses, ids = [], []
+        for x, i in loader:
+            loss = model(x.to(device)).square().mean()
+            loss.backward()
+            losses.append(loss.detach())
+            ids.append(i.clone())
+        waiting.backward()
+        return {"losses": losses, "ids": ids, **models.state(model)}
+
+    run_twice(step)
+
+
+def _put(queue, event):
+    queue.put(torch.arange(10.0).sin())
+    event.wait(60)
+
+
+def test_tensor_from_a_queue_is_a_leaf(remat, device):
+    context = multiprocessing.get_context("fork")
+    queue, event = context.Queue(), context.Event()
+    process = context.Process(target=_put, args=(queue, event))
+    process.start()
+    received = queue.get(timeout=60)
+    y = received * 2
+    expected = y.clone()
+    assert not _testing.evict(received)
+    _testing.evict(y)
+    assert torch.equal(y, expected)
+    event.set()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_tensor_sent_to_a_child_is_moved_to_shared_memory(remat, device):
+    y = torch.randn(16, device=device).tanh()
+    expected = y.clone()
+    _testing.evict(y)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    queue.put(y)
+    received = queue.get(timeout=60)
+    assert torch.equal(received, expected)
+    assert torch.equal(y, expected)
