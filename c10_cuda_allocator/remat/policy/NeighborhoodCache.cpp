@@ -10,8 +10,11 @@ CostNs NeighborhoodCache::cost(const OpGraph& graph, VersionId id) const {
   }
   Memo& memo = memos_[id.index];
   if (!memo.is_valid || memo.created != graph[id].created) {
-    memo = {graph[id].created, walk_.cost(graph, id, side_), true};
+    memo.created = graph[id].created;
+    memo.cost = walk_.cost(graph, id, side_);
+    memo.is_valid = true;
   }
+  memo.was_asked = true;
   return memo.cost.is_complete
       ? memo.cost.cost
       : std::max(memo.cost.cost, estimate_.cost(graph, id));
@@ -51,12 +54,17 @@ void NeighborhoodCache::on_output_forgotten(const OpGraph& graph, OpId op) {
   invalidate_inputs(graph, graph[op].inputs, /*lowered=*/true);
 }
 
-bool NeighborhoodCache::invalidate(VersionId id) {
-  if (id.index >= memos_.size() || !memos_[id.index].is_valid) {
-    return false;
+void NeighborhoodCache::invalidate(VersionId id, bool lowered) {
+  if (id.index >= memos_.size()) {
+    return;
   }
-  memos_[id.index].is_valid = false;
-  return true;
+  Memo& memo = memos_[id.index];
+  memo.is_valid = false;
+  // A version that nobody asked about has no weight that could be wrong.
+  if (lowered && memo.was_asked) {
+    memo.was_asked = false;
+    lowered_.add(id);
+  }
 }
 
 void NeighborhoodCache::invalidate_around(
@@ -66,10 +74,7 @@ void NeighborhoodCache::invalidate_around(
   affected_.clear();
   walk_.find_affected(graph, id, affected_);
   for (const VersionId found : affected_) {
-    // A version that was not asked about has no weight that could be wrong.
-    if (invalidate(found) && lowered) {
-      lowered_.add(found);
-    }
+    invalidate(found, lowered);
   }
 }
 
@@ -80,8 +85,8 @@ void NeighborhoodCache::invalidate_inputs(
   for (const VersionId input : inputs) {
     if (is_absent(graph[input])) {
       invalidate_around(graph, input, lowered);
-    } else if (invalidate(input) && lowered) {
-      lowered_.add(input);
+    } else {
+      invalidate(input, lowered);
     }
   }
 }

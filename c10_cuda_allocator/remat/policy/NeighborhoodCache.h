@@ -36,10 +36,10 @@ class REMAT_API NeighborhoodCache {
     uint64_t created = 0; // of the version: slots are reused
     Neighborhood::Cost cost;
     bool is_valid = false;
+    bool was_asked = false; // since it was last reported as lowered
   };
 
-  // Forgets what is remembered of `id`; true if there was something.
-  bool invalidate(VersionId id);
+  void invalidate(VersionId id, bool lowered);
   void invalidate_around(const OpGraph& graph, VersionId id, bool lowered);
   void invalidate_inputs(
       const OpGraph& graph,

@@ -11,7 +11,8 @@
 #include <c10/remat/Errors.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
+#include <limits>
 
 namespace c10::remat {
 namespace {
@@ -77,6 +78,21 @@ TEST(DtrPolicyTest, ForgetsDescendantsThatNothingNeeds) {
   EXPECT_EQ(policy.weight(chain.bench.graph, chain.c), (30.0 + 40) / 10);
   chain.bench.kill(chain.d);
   EXPECT_EQ(policy.weight(chain.bench.graph, chain.c), 30.0 / 10);
+}
+
+// Found by RandomPolicyTest, seed 273.
+TEST(DtrPolicyTest, ReportsAFallAfterGrowthThatNobodySaw) {
+  DtrPolicy policy;
+  Chain chain(policy);
+  chain.bench.evict(chain.a);
+  policy.weight(chain.bench.graph, chain.b);
+  std::vector<VersionId> lowered;
+  policy.drain_lowered(lowered);
+  lowered.clear();
+  chain.bench.evict(chain.c);
+  chain.bench.rematerialize(chain.a);
+  policy.drain_lowered(lowered);
+  EXPECT_EQ(std::count(lowered.begin(), lowered.end(), chain.b), 1);
 }
 
 TEST(DtrPolicyTest, CountsAnOpWithSeveralOutputsOnce) {
