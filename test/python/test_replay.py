@@ -95,7 +95,7 @@ def test_replay_stops_at_what_is_resident(remat, device):
 
 def test_view_records_cost_no_memory_in_a_replay(remat, device):
     y = torch.randn(64, 64, device=device).tanh()
-    z = y.t().reshape(2, 32, 64)[1].view(-1).exp()
+    z = y.t().reshape(2, 32, 64)[1].reshape(-1).exp()
     expected = z.clone()
     assert _testing.evict(z)
     assert _testing.evict(y)
