@@ -91,12 +91,12 @@ class Environment:
         if known.get("packages") != packages_key:
             note.unlink(missing_ok=True)
             self._install(wheel)
-        elif known["wheel"] != wheel_key:
-            note.unlink(missing_ok=True)
-            with step("update the environment"):
-                update_installed(wheel, self._site_packages())
-        else:
+        elif known["wheel"] == wheel_key:
             return
+        note.unlink(missing_ok=True)
+        # After pip, too: a wheel of the same version is the same wheel to it.
+        with step("update the environment"):
+            update_installed(wheel, self._site_packages())
         note.write_text(
             json.dumps(
                 {

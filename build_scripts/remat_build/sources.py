@@ -22,6 +22,18 @@ def from_debian(project: Project, into: Path) -> None:
                 tar.extract(member, into, filter="tar")
 
 
+def some_from_debian(project: Project, names: list[str], into: Path) -> set[str]:
+    """Unpack some files only; return the names of all that are in the archive."""
+    present = set()
+    with tarfile.open(debian_archive(project)) as tar:
+        for member in tar:
+            _, _, member.name = member.name.partition("/")
+            present.add(member.name)
+            if member.name in names:
+                tar.extract(member, into, filter="tar")
+    return present
+
+
 def from_git_tag(project: Project, into: Path) -> None:
     """Clone upstream's tag, history and submodules left out."""
     url, tag = project.upstream["git_url"], project.upstream["git_tag"]

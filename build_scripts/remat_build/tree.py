@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from .console import BuildError, fail, run, say, step
+from .console import BuildError, fail, run, step
 from .patchset import Patch, PatchSet
 from .project import Project, complete_or_absent, files_under, sha256
 from .sources import check_version
@@ -136,7 +136,11 @@ def prepare(
             )
     with complete_or_absent(destination) as partial:
         fetch(partial)
-        _build(Tree(partial), project, patch_set, three_way)
+        check_version(project, partial)
+        if not three_way:
+            verify_lock(patch_set, partial)
+        with step(f"apply {len(patch_set.patches)} patches"):
+            commit_series(Tree(partial), patch_set, three_way=three_way)
         lay_overlays(project, patch_set, partial)
         Tree(partial).write_stamp(source, key)
     return tree
@@ -211,19 +215,16 @@ def verify_lock(patch_set: PatchSet, tree: Path) -> None:
             )
 
 
-def _build(
-    tree: Tree, project: Project, patch_set: PatchSet, three_way: bool
+def commit_series(
+    tree: Tree, patch_set: PatchSet, *, three_way: bool = False
 ) -> None:
-    check_version(project, tree.path)
-    if not three_way:
-        verify_lock(patch_set, tree.path)
-    with step("commit upstream"):
-        tree.git("init", "--quiet", "--initial-branch=remat")
-        exclude = [f"/{theirs}/\n" for theirs in patch_set.overlay.values()]
-        (tree.path / ".git/info/exclude").write_text("".join(exclude))
-        tree.git("add", "--all", "--force")
-        tree.git("commit", "--quiet", "--no-verify", f"--message={BASE}")
-        tree.git("tag", BASE)
+    """Make the files in ``tree.path`` upstream-base, and add the patches to it."""
+    tree.git("init", "--quiet", "--initial-branch=remat")
+    exclude = [f"/{theirs}/\n" for theirs in patch_set.overlay.values()]
+    (tree.path / ".git/info/exclude").write_text("".join(exclude))
+    tree.git("add", "--all", "--force")
+    tree.git("commit", "--quiet", "--no-verify", f"--message={BASE}")
+    tree.git("tag", BASE)
     for patch in patch_set.patches:
         apply_patch(tree, patch, three_way=three_way)
         message = f"{patch.subject}\n\n{patch.body}\n"
@@ -231,7 +232,6 @@ def _build(
             "commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-",
             stdin=message,
         )  # fmt: skip
-        say(f"applied {patch.path}")
 
 
 def _patches_key(patch_set: PatchSet) -> str:
