@@ -45,13 +45,17 @@ def main() -> None:
         help="replace a tree that holds work not written back to patches/",
     )
     options = parser.parse_args()
+    upstream = project.upstream
     if options.source:
         tree = options.source.resolve()
-        source, fetch = f"tree {tree}", partial(sources.from_tree, project, tree)
+        source = f"tree {tree} {sources.fingerprint(tree)}"
+        fetch = partial(sources.from_tree, tree)
     elif options.git_tag:
-        source, fetch = "git tag", partial(sources.from_git_tag, project)
+        source = f"git {upstream['git_url']} {upstream['git_tag']}"
+        fetch = partial(sources.from_git_tag, project)
     else:
-        source, fetch = "debian", partial(sources.from_debian, project)
+        source = f"debian {upstream['debian']['sha256']}"
+        fetch = partial(sources.from_debian, project)
     destination = options.dest.resolve()
     with locked(destination.parent / f".{destination.name}-lock"):
         prepare(

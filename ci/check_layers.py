@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 _INCLUDE = re.compile(r'^\s*#\s*include\s+(?P<open>[<"])(?P<path>[^>"]+)[>"]', re.M)
@@ -65,7 +65,11 @@ LAYERS = (
         (*_SHARED, f"{_CORE}replay/"),
     ),
     Layer(_CORE, (_CORE,)),
-    Layer("c10_cuda_allocator/cuda/", (_CORE, "c10_cuda_allocator/cuda/"), ("c10/", "cuda")),
+    Layer(
+        "c10_cuda_allocator/cuda/",
+        (_CORE, "c10_cuda_allocator/cuda/"),
+        ("c10/", "cuda"),
+    ),
     Layer("aten_hooks/", (_CORE, "aten_hooks/"), ("ATen/", "c10/", "torch/")),
     Layer(
         "python/csrc/",
@@ -101,7 +105,9 @@ def check_file(file: Path, layer: Layer, root: Path) -> Iterator[str]:
         elif any(spelled.startswith(never) for never in _NEVER.get(layer.folder, ())):
             allowed = False
         else:
-            allowed = bool(_SYSTEM.fullmatch(spelled)) or spelled.startswith(layer.others)
+            allowed = bool(_SYSTEM.fullmatch(spelled)) or spelled.startswith(
+                layer.others
+            )
         if not allowed:
             yield f"{name}:{line}: {layer.folder} must not include {spelled}"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "build_scripts"))
 
@@ -45,7 +45,9 @@ def check_form(patch: Patch, root: Path) -> Iterator[str]:
     for line in patch.added:
         if "remat" not in line:
             yield f"adds a line without `remat` in it: {line.strip()!r}"
-    if re.search(r"^(new file|deleted file|rename|copy|old mode|GIT binary)", patch.diff, re.M):
+    if re.search(
+        r"^(new file|deleted file|rename|copy|old mode|GIT binary)", patch.diff, re.M
+    ):
         yield "adds, deletes, renames or copies a file; a patch only edits upstream files"
 
 

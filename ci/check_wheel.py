@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Iterable, Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "build_scripts"))
 
@@ -132,9 +132,7 @@ def imported(library: Path) -> set[str]:
         return {s.name for s in table.iter_symbols() if s["st_shndx"] == "SHN_UNDEF"}
 
 
-def check_symbols(
-    rebuilt: Path, stock: Path, users: Iterable[Path]
-) -> Iterator[str]:
+def check_symbols(rebuilt: Path, stock: Path, users: Iterable[Path]) -> Iterator[str]:
     """Whoever was linked with the stock library finds every symbol again.
 
     A symbol of stock may be missing from ours if the C++ runtime exports it (stock
@@ -165,7 +163,9 @@ def _system_library(name: str) -> Path | None:
     listing = subprocess.run(
         ["/sbin/ldconfig", "-p"], text=True, capture_output=True
     ).stdout
-    match = re.search(rf"^\s*{re.escape(name)} \(libc6,x86-64\) => (\S+)", listing, re.M)
+    match = re.search(
+        rf"^\s*{re.escape(name)} \(libc6,x86-64\) => (\S+)", listing, re.M
+    )
     return Path(match[1]) if match else None
 
 
@@ -252,13 +252,21 @@ def check_installed(
         pip = [venv_python, "-m", "pip", "install", "--quiet"]
         pip += ["--find-links", cache_dir("wheels")]
         with step("install the stock wheel"):
-            run([*pip, "numpy", fetch_wheel(project.upstream["stock"]["requirement"], python)])
+            run(
+                [
+                    *pip,
+                    "numpy",
+                    fetch_wheel(project.upstream["stock"]["requirement"], python),
+                ]
+            )
         plain = json.loads(run([venv_python, "-c", _PROBE]))
         with step("install our wheel in its place, then torchvision"):
             run([*pip, "--upgrade", wheel])
             run([*pip, *companions])
         packages = venv / f"lib/python{python.version}/site-packages"
-        users = sorted([*packages.glob("torch/**/*.so"), *packages.glob("torchvision/*.so")])
+        users = sorted(
+            [*packages.glob("torch/**/*.so"), *packages.glob("torchvision/*.so")]
+        )
         for rebuilt in sorted(packages.glob("torch/lib/libc10*.so")):
             with step(f"compare {rebuilt.name} with stock's, for {len(users)} users"):
                 yield from check_symbols(rebuilt, stock_lib / rebuilt.name, users)
@@ -272,11 +280,15 @@ def check_installed(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="check_wheel.sh", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="check_wheel.sh", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("wheel", type=Path, nargs="?", help="default: the one in dist/")
     parser.add_argument("--python", default=sys.executable, help="the Python it is for")
     parser.add_argument(
-        "--static", action="store_true", help="only look into the wheel, do not install it"
+        "--static",
+        action="store_true",
+        help="only look into the wheel, do not install it",
     )
     options = parser.parse_args()
     project = Project.here()
@@ -295,7 +307,7 @@ def main() -> None:
         ]
         with zipfile.ZipFile(stock) as theirs:
             old = {info.filename: info.CRC for info in theirs.infolist()}
-        changed = [n for n in names if archive.getinfo(n).CRC != old.get(n)]
+        changed = [n for n in names if old.get(n) != archive.getinfo(n).CRC]
         archive.extractall(folder, changed)
         binaries = [Path(folder, name) for name in changed]
         if options.static:  # else when it is installed, with more users

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable
 
 from .console import fail, say, step
 from .project import cache_dir, complete_or_absent

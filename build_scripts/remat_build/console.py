@@ -6,8 +6,9 @@ import contextlib
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Iterator, NoReturn, Sequence
+from typing import NoReturn
 
 
 class BuildError(Exception):
@@ -65,6 +66,8 @@ def run(
         fail(f"{command[0]} is not installed")
     if done.returncode != 0:
         words = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        said = next((w for w in words if "error" in w.lower()), words[-1] if words else "")
+        said = next(
+            (w for w in words if "error" in w.lower()), words[-1] if words else ""
+        )
         fail(f"`{' '.join(map(str, command[:4]))}` failed: {said}")
     return done.stdout

@@ -165,7 +165,9 @@ def update_installed(wheel: Path, site_packages: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = dist_info_of(archive)
         record = site_packages / info / "RECORD"
-        new = {name: rest for name, *rest in read_record(archive.read(f"{info}/RECORD"))}
+        new = {
+            name: rest for name, *rest in read_record(archive.read(f"{info}/RECORD"))
+        }
         old = {name: rest for name, *rest in read_record(record.read_bytes())}
         for name, rest in new.items():
             if old.get(name) != rest and not name.endswith("/RECORD"):

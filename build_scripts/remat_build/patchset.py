@@ -7,10 +7,11 @@ does not follow the form is an error that says which file and what to do.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import tomllib
 
 from .console import fail
 

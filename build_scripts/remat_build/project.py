@@ -8,11 +8,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Iterable, Iterator
+from typing import Any
+
+import tomllib
 
 
 @dataclass(frozen=True)

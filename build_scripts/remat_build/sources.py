@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import tarfile
@@ -42,23 +43,35 @@ def from_git_tag(project: Project, into: Path) -> None:
     shutil.rmtree(into / ".git")
 
 
-def from_tree(project: Project, tree: Path, into: Path) -> None:
-    """Copy the user's tree, which is only read: of a git checkout the tracked
-    files, of anything else all files."""
+def from_tree(tree: Path, into: Path) -> None:
+    """Copy the files of the user's tree, which is only read."""
+    with step(f"copy {tree}"):
+        for file in _files_of(tree):
+            target = into / file.relative_to(tree)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, target, follow_symlinks=False)
+
+
+def fingerprint(tree: Path) -> str:
+    """Changes when a file of the user's tree does: by name, size and time."""
+    digest = hashlib.sha256()
+    for file in sorted(_files_of(tree)):
+        stat = file.lstat()
+        digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _files_of(tree: Path) -> list[Path]:
+    """Of a git checkout the tracked files (submodules left out), of anything else
+    all files."""
     if not tree.is_dir():
         fail(f"--source {tree}: no such folder")
     if (tree / ".git").exists():
         names = run(["git", "ls-files", "-z"], cwd=tree).split("\0")
         files = [tree / name for name in names if name]
     else:
-        files = [path for path in tree.rglob("*") if not path.is_dir()]
-    with step(f"copy {tree}"):
-        for file in files:
-            if file.is_dir() or not (file.exists() or file.is_symlink()):
-                continue  # a submodule, or a file deleted from the work tree
-            target = into / file.relative_to(tree)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, target, follow_symlinks=False)
+        files = list(tree.rglob("*"))
+    return [file for file in files if file.is_symlink() or file.is_file()]
 
 
 def check_version(project: Project, tree: Path) -> None:

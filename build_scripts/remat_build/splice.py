@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable
 
 from auditwheel.architecture import Architecture
 from auditwheel.elfutils import elf_find_versioned_symbols
@@ -61,7 +61,9 @@ class Splice:
 
     def build(self, out: Path) -> Path:
         """Compile, and write the wheel into ``out``; return its path."""
-        stock_wheel = fetch_wheel(self.project.upstream["stock"]["requirement"], self.python)
+        stock_wheel = fetch_wheel(
+            self.project.upstream["stock"]["requirement"], self.python
+        )
         stock = unpack_stock(stock_wheel)
         self._stage(stock)
         with step(f"compile {', '.join(self.rebuild)}, torch_remat"):
@@ -251,15 +253,14 @@ def _rpath(library: Path) -> str:
 
 def _version_py(stock: Path, version: str) -> str:
 
-
     with zipfile.ZipFile(stock) as archive:
         text = archive.read("torch/version.py").decode()
-    return re.sub(r"(?m)^__version__ = .*$", f"__version__ = '{version}'", text, count=1)
+    return re.sub(
+        r"(?m)^__version__ = .*$", f"__version__ = '{version}'", text, count=1
+    )
 
 
 def _replace_once(text: str, old: str, new: str) -> str:
     if text.count(old) != 1:
         fail(f"the stock wheel's metadata has no single {old.strip()!r}; is it stock?")
     return text.replace(old, new)
-
-

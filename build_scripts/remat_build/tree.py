@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,7 @@ def prepare(
     """Bring ``destination`` up to date with the patch set and the overlays.
 
     Args:
-        source: names where the files come from; another name, another tree.
+        source: says which files ``fetch`` brings; another text, another tree.
         fetch: fills an empty folder with the upstream files.
         three_way: merge where upstream has moved, instead of failing.
         discard: replace a tree that holds work not written back to patches/.
@@ -123,10 +124,12 @@ def prepare(
     tree = Tree(destination)
     if destination.exists():
         if not tree.stamp:
-            fail(f"{destination} exists and is not a prepared tree; name another --dest")
+            fail(
+                f"{destination} exists and is not a prepared tree; name another --dest"
+            )
         unsaved = tree.unsaved()
         fresh = tree.stamp["source"] == source and tree.stamp["patches"] == key
-        if fresh and not unsaved:
+        if fresh and not unsaved and not three_way:
             lay_overlays(project, patch_set, destination)
             return tree
         if unsaved and not discard:
@@ -140,7 +143,10 @@ def prepare(
         if not three_way:
             verify_lock(patch_set, partial)
         with step(f"apply {len(patch_set.patches)} patches"):
-            commit_series(Tree(partial), patch_set, three_way=three_way)
+            known = tree if three_way and destination.exists() else None
+            commit_series(
+                Tree(partial), patch_set, three_way=three_way, old_files=known
+            )
         lay_overlays(project, patch_set, partial)
         Tree(partial).write_stamp(source, key)
     return tree
@@ -176,7 +182,9 @@ def refresh(project: Project, tree: Tree) -> None:
     patches = [tree.read_patch(commit) for commit in tree.commits()]
     for patch in patches:
         if patch.subject.startswith(("fixup!", "squash!")):
-            fail(f"commit {patch.subject!r} is still to be squashed: git rebase --autosquash")
+            fail(
+                f"commit {patch.subject!r} is still to be squashed: git rebase --autosquash"
+            )
     touched = {file for patch in patches for file in patch.files}
     lock = {file: tree.base_hash(file) for file in touched}
     PatchSet(project.patches).write(patches, lock)
@@ -185,19 +193,24 @@ def refresh(project: Project, tree: Tree) -> None:
 
 def apply_patch(tree: Tree, patch: Patch, *, three_way: bool = False) -> None:
     """Apply to the work tree and the index; fail with patch, file and hunk."""
-    words = ["git", "apply", "--index", "--verbose", "--whitespace=nowarn"]
-    words += ["--3way"] if three_way else []
-    try:
-        run(words, cwd=tree.path, stdin=patch.diff, env=_GIT_ENV)
-    except BuildError as error:
-        where = re.search(r"patch failed: (\S+):(\d+)", str(error))
-        if not where:
-            fail(f"patches/{patch.path} does not apply: {error}")
+    done = subprocess.run(
+        ["git", "apply", "--index", *(["--3way"] if three_way else [])],
+        cwd=tree.path,
+        input=patch.diff,
+        env=_GIT_ENV,
+        text=True,
+        capture_output=True,
+    )
+    if done.returncode == 0:
+        return
+    if where := re.search(r"patch failed: (\S+):(\d+)", done.stderr):
         file, line = where[1], int(where[2])
-        fail(
-            f"patches/{patch.path} does not apply: {file}, "
-            f"hunk {patch.hunk_at(file, line)} (line {line})"
-        )
+        reason = f"{file}, hunk {patch.hunk_at(file, line)} (line {line})"
+    elif where := re.search(r"^U (.*)$", done.stderr, re.M):
+        reason = f"{where[1]} has conflicts"
+    else:
+        reason = done.stderr.strip().splitlines()[-1]
+    fail(f"patches/{patch.path} does not apply: {reason}")
 
 
 def verify_lock(patch_set: PatchSet, tree: Path) -> None:
@@ -216,15 +229,29 @@ def verify_lock(patch_set: PatchSet, tree: Path) -> None:
 
 
 def commit_series(
-    tree: Tree, patch_set: PatchSet, *, three_way: bool = False
+    tree: Tree,
+    patch_set: PatchSet,
+    *,
+    three_way: bool = False,
+    old_files: Tree | None = None,
 ) -> None:
-    """Make the files in ``tree.path`` upstream-base, and add the patches to it."""
+    """Make the files in ``tree.path`` upstream-base, and add the patches to it.
+
+    Args:
+        three_way: merge where a patch does not apply as it stands.
+        old_files: a tree of the version that the patches are for; a merge needs
+            the files that they were made against.
+    """
     tree.git("init", "--quiet", "--initial-branch=remat")
     exclude = [f"/{theirs}/\n" for theirs in patch_set.overlay.values()]
     (tree.path / ".git/info/exclude").write_text("".join(exclude))
     tree.git("add", "--all", "--force")
     tree.git("commit", "--quiet", "--no-verify", f"--message={BASE}")
     tree.git("tag", BASE)
+    if old_files:
+        for file in patch_set.touched:
+            text = old_files.git("show", f"{BASE}:{file}")
+            tree.git("hash-object", "-w", "--stdin", stdin=text)
     for patch in patch_set.patches:
         apply_patch(tree, patch, three_way=three_way)
         message = f"{patch.subject}\n\n{patch.body}\n"

@@ -21,7 +21,9 @@ def record_hash(data: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def splice(stock: Path, out: IO[bytes], changed: dict[str, bytes], version: str) -> None:
+def splice(
+    stock: Path, out: IO[bytes], changed: dict[str, bytes], version: str
+) -> None:
     """Write to ``out`` the stock wheel with files replaced or added.
 
     Unchanged members are copied as compressed bytes. The ``.dist-info`` folder is
