@@ -129,6 +129,8 @@ def _plain(leaf: torch.Tensor, data: object = ...) -> Snapshot:
 def _bytes(leaf: torch.Tensor) -> np.ndarray:
     with torch.no_grad():
         plain = leaf.detach().resolve_conj().resolve_neg()
+        if plain._is_zerotensor():  # has no bytes, though numpy() would read some
+            plain = torch.zeros_like(plain)
         if plain.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
             plain = plain.to(torch.float32)
         return np.array(plain.cpu().numpy(), copy=True)
