@@ -15,7 +15,8 @@ from remat_build.components import Interpreter
 from remat_build.console import one_line_errors
 from remat_build.patchset import PatchSet
 from remat_build.project import Project, locked
-from remat_build.splice import Splice, libraries_of
+from remat_build.series import libraries_of
+from remat_build.splice import Splice
 
 
 def main() -> None:

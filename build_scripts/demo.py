@@ -116,7 +116,9 @@ class Run:
             )
         reply = json.loads(line)
         if "error" in reply:
-            raise SystemExit(f"{self.model} within {self.budget} bytes: {reply['error']}")
+            raise SystemExit(
+                f"{self.model} within {self.budget} bytes: {reply['error']}"
+            )
         return reply
 
 

@@ -15,9 +15,10 @@ import threading
 import time
 from pathlib import Path
 
-import demo_models
 import torch
 import torch.cuda.remat as remat
+
+import demo_models
 
 SAMPLE_S = 0.0005
 

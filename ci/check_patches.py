@@ -33,7 +33,10 @@ def check_form(patch: Patch, root: Path) -> Iterator[str]:
             yield f"has no `{name}:` field"
     upstream = patch.fields.get("Upstream", "not-sent")
     if not re.fullmatch(r"not-sent|sent \S+|merged \S+", upstream):
-        yield f"`Upstream: {upstream}` is not `not-sent`, `sent <url>` or `merged <version>`"
+        yield (
+            f"`Upstream: {upstream}` is not `not-sent`, `sent <url>` or "
+            "`merged <version>`"
+        )
     for test in re.split(r"[,\s]+", patch.fields.get("Tested-by", "")):
         if test and not (root / test).exists():
             yield f"`Tested-by: {test}` does not exist"
@@ -48,7 +51,7 @@ def check_form(patch: Patch, root: Path) -> Iterator[str]:
     if re.search(
         r"^(new file|deleted file|rename|copy|old mode|GIT binary)", patch.diff, re.M
     ):
-        yield "adds, deletes, renames or copies a file; a patch only edits upstream files"
+        yield "adds, deletes, renames or copies a file; it may only edit upstream's"
 
 
 def check_set(patch_set: PatchSet, root: Path) -> Iterator[str]:

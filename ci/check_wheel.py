@@ -152,10 +152,11 @@ def check_symbols(rebuilt: Path, stock: Path, users: Iterable[Path]) -> Iterator
     for user in users:
         for symbol in sorted(missing & imported(user)):
             yield f"{user.name} needs {symbol}, which {rebuilt.name} does not export"
+    kept = set(theirs) & set(ours)
     say(
-        f"{rebuilt.name}: {len(theirs)} symbols of stock: {len(set(theirs) & set(ours))} "
-        f"exported, {len((set(theirs) - set(ours)) & runtime)} in the C++ runtime, "
-        f"{len(missing)} copies made by the compiler and used by nobody"
+        f"{rebuilt.name}: of {len(theirs)} symbols of stock {len(kept)} are exported, "
+        f"{len((set(theirs) - kept) & runtime)} in the C++ runtime, "
+        f"{len(missing)} copies made by the compiler that nobody uses"
     )
 
 

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from .console import fail, run, say, step
+from .console import BuildError, fail, run, say, step
 from .project import Project, cache_dir, sha256
 
 
@@ -137,4 +137,6 @@ def _debian_mirror() -> str:
             match := re.search(r"^deb (?:\[[^]]*\] )?(\S+)", file.read_text(), re.M)
         ):
             return match[1]
-    fail("apt has no package source on this machine; use --source or --git-tag")
+    raise BuildError(
+        "apt has no package source on this machine; use --source or --git-tag"
+    )

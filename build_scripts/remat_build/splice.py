@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -24,16 +23,8 @@ from .components import Interpreter, fetch_wheel, unpack_cuda, unpack_stock
 from .console import fail, run, say, step
 from .patchset import PatchSet
 from .project import Project, files_under
+from .series import PYTHON_FILE, series_hash
 from .wheelfile import read_dist_info, splice
-
-# A patched upstream file -> the library it is compiled into, most special first.
-_LIBRARY_OF = (
-    (re.compile(r"c10/cuda/.*\.(cpp|h)"), "c10_cuda"),
-    (re.compile(r"c10/(?!cuda/|xpu/|hip/).*\.(cpp|h)"), "c10"),
-)
-# Patched files that are shipped as they are, or belong to the full build only.
-_PYTHON_FILE = re.compile(r"(torch|functorch|torchgen)/.*\.pyi?")
-_BUILD_FILE = re.compile(r".*(CMakeLists\.txt|\.cmake)")
 
 # Overlay folder in the tree -> where its headers lie in the wheel.
 _HEADERS = {
@@ -70,8 +61,8 @@ class Splice:
             self._compile(stock)
         binaries = self._binaries()
         platform = platform_tag(binaries.values())
-        changed = {name: path.read_bytes() for name, path in binaries.items()}
-        changed |= self._python_files() | self._headers()
+        files = binaries | self._headers() | self._python_files()
+        changed = {name: path.read_bytes() for name, path in files.items()}
         changed |= self._metadata(stock_wheel, platform)
         version, tag = self.project.version, self.python.tag
         wheel = out / f"torch-{version}-{tag}-{tag}-{platform}.whl"
@@ -89,11 +80,11 @@ class Splice:
         include, generated = self.folder / "include", self.folder / "generated"
         for folder in (include, generated):
             shutil.rmtree(folder, ignore_errors=True)
-        for name, data in self._headers().items():
-            source = include / Path(name).relative_to("torch/include")
-            source.parent.mkdir(parents=True, exist_ok=True)
+        for name, file in self._headers().items():
             # A link keeps the time of the header, so that nothing is rebuilt.
-            source.symlink_to(self._header_source(name))
+            link = include / Path(name).relative_to("torch/include")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
         for name in ("c10/macros/cmake_macros.h", "c10/cuda/impl/cuda_cmake_macros.h"):
             target = generated / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,34 +141,29 @@ class Splice:
             binaries[f"torch/lib/{name}"] = self.folder / "cpuinfo" / name
         return binaries
 
-    def _header_source(self, name: str) -> Path:
-        for folder, shipped in _HEADERS.items():
-            if name.startswith(shipped + "/"):
-                return self.tree / folder / name.removeprefix(shipped + "/")
-        fail(f"no overlay ships {name}")
-
-    def _headers(self) -> dict[str, bytes]:
+    def _headers(self) -> dict[str, Path]:
+        """Name in the wheel -> file, of our headers and the patched ones."""
         headers = {}
         for folder, shipped in _HEADERS.items():
             for file in files_under(self.tree / folder):
                 if file.suffix == ".h":
                     name = file.relative_to(self.tree / folder).as_posix()
-                    headers[f"{shipped}/{name}"] = file.read_bytes()
-        for file in PatchSet(self.project.patches).touched:
-            if file.startswith("c10/") and file.endswith(".h"):
-                headers[f"torch/include/{file}"] = (self.tree / file).read_bytes()
+                    headers[f"{shipped}/{name}"] = file
+        for name in PatchSet(self.project.patches).touched:
+            if name.startswith("c10/") and name.endswith(".h"):
+                headers[f"torch/include/{name}"] = self.tree / name
         return headers
 
-    def _python_files(self) -> dict[str, bytes]:
+    def _python_files(self) -> dict[str, Path]:
         """The Python package, and the upstream Python files that are patched."""
         files = {
             f"{_PACKAGE}/{file.relative_to(self.tree / _PACKAGE).as_posix()}": file
             for file in files_under(self.tree / _PACKAGE)
         }
         for name in PatchSet(self.project.patches).touched:
-            if _PYTHON_FILE.fullmatch(name):
+            if PYTHON_FILE.fullmatch(name):
                 files[name] = self.tree / name
-        return {name: file.read_bytes() for name, file in files.items()}
+        return files
 
     def _metadata(self, stock: Path, platform: str) -> dict[str, bytes]:
         project, version = self.project, self.project.version
@@ -210,28 +196,6 @@ class Splice:
             files[f"{info}/LICENSE.remat"] = licence.read_text()
         files[f"{info}/METADATA"] = metadata
         return {name: text.encode() for name, text in files.items()}
-
-
-def libraries_of(touched: list[str]) -> tuple[str, ...]:
-    """The libraries that a series makes it necessary to rebuild."""
-    libraries = set()
-    for file in touched:
-        if _PYTHON_FILE.fullmatch(file) or _BUILD_FILE.fullmatch(file):
-            continue
-        name = next((lib for rule, lib in _LIBRARY_OF if rule.fullmatch(file)), None)
-        if name is None:
-            fail(
-                f"a patch edits {file}, which the splice build does not compile; "
-                "it needs the full source build"
-            )
-        libraries.add(name)
-    return tuple(sorted(libraries))
-
-
-def series_hash(patch_set: PatchSet) -> str:
-    """Names the patches that a wheel was built with."""
-    texts = (patch.format() for patch in patch_set.patches)
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def platform_tag(binaries: Iterable[Path]) -> str:

@@ -183,7 +183,8 @@ def refresh(project: Project, tree: Tree) -> None:
     for patch in patches:
         if patch.subject.startswith(("fixup!", "squash!")):
             fail(
-                f"commit {patch.subject!r} is still to be squashed: git rebase --autosquash"
+                f"commit {patch.subject!r} is still to be squashed: "
+                "git rebase --autosquash"
             )
     touched = {file for patch in patches for file in patch.files}
     lock = {file: tree.base_hash(file) for file in touched}
