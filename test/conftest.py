@@ -1,4 +1,4 @@
-"""Shared pytest settings: where the repository is, and what happens without the wheel."""
+"""Shared pytest settings: where the repository is, what is left out without ours."""
 
 from __future__ import annotations
 

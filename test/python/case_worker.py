@@ -16,9 +16,9 @@ import sys
 import time
 from collections.abc import Callable
 
-import runs
 import torch
-import torch.cuda.remat as remat
+
+import runs
 
 DEVICE = "cpu"
 RATIOS = {"budget-0.6": 0.6, "budget-0.4": 0.4, "budget-0.2": 0.2}
@@ -61,8 +61,9 @@ def run_mode(
     if outcome is not None:
         report["peak"] = outcome.memory.peak
         report["floor"] = outcome.memory.floor
-        report["evictions"] = outcome.stats.evictions
-        report["replays"] = outcome.stats.replays
+        if outcome.stats is not None:
+            report["evictions"] = outcome.stats.evictions
+            report["replays"] = outcome.stats.replays
     report["seconds"] = round(time.perf_counter() - start, 2)
     return report
 

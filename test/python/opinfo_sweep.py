@@ -94,8 +94,9 @@ class _Entry:
     def _attempt(
         self, variant: Callable[[object], object], sample: object
     ) -> dict[str, object]:
-        import snapshots
         import torch
+
+        import snapshots
 
         torch.manual_seed(1)
         try:
@@ -179,8 +180,9 @@ class _Entry:
 
 @contextlib.contextmanager
 def _chaos() -> Iterator[None]:
-    import runs
     import torch.cuda.remat as remat
+
+    import runs
 
     with runs.chaos_mode():
         remat.enable(device="cpu")
@@ -192,9 +194,10 @@ def _chaos() -> Iterator[None]:
 
 def _check(op: object, dtype: str, most: int) -> dict[str, object]:
     """Run one entry; returns its line of the report."""
-    import snapshots
     import torch.cuda.remat as remat
     from torch.cuda.remat import _testing
+
+    import snapshots
 
     name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
     report: dict[str, object] = {"entry": name, "dtype": dtype}

@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import snapshots
 import torch
 import torch.cuda.remat as remat
 from torch.cuda.remat import _testing
+
+import snapshots
 
 CHAOS = "PYTORCH_REMAT_CHAOS"
 
@@ -38,7 +39,7 @@ class Outcome:
     results: dict[str, snapshots.Snapshot]
     error: str | None
     memory: Memory
-    stats: remat.Stats
+    stats: remat.Stats | None
     budget: int | None = None
 
     def differences(self, other: Outcome) -> list[str]:
@@ -83,7 +84,7 @@ def execute(function: Callable[[], object], device: str, seed: int = 0) -> Outco
     peak = remat.max_memory_allocated(device) - before
     gc.collect()
     floor = remat.memory_allocated(device) - before
-    stats = remat.stats(device)
+    stats = remat.stats(device) if remat.is_enabled(device) else None
     copies = snapshots.snapshot(
         {
             "results": results,
@@ -106,13 +107,15 @@ def execute_enabled(
 ) -> Outcome:
     """Run ``function`` with remat on: recorded only, under chaos, or in a budget."""
     gc.collect()
-    limit = None
+    limit = None  # no limit, whatever the environment says
     if ratio is not None:
         assert plain is not None
         now = dataclasses.replace(plain.memory, before=remat.memory_allocated(device))
         limit = now.budget(ratio)
     with chaos_mode(on=chaos):
-        remat.enable(limit, device=device, policy=policy)
+        remat.enable(
+            float("inf") if limit is None else limit, device=device, policy=policy
+        )
     try:
         remat.reset_stats(device)
         outcome = execute(function, device)

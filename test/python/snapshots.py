@@ -53,8 +53,7 @@ def differences(
         for field in ("kind", "dtype", "shape", "stride", "requires_grad"):
             if getattr(a, field) != getattr(b, field):
                 lines.append(
-                    f"{name}: {field} {getattr(b, field)}, "
-                    f"expected {getattr(a, field)}"
+                    f"{name}: {field} {getattr(b, field)}, expected {getattr(a, field)}"
                 )
                 break
         else:
@@ -133,6 +132,8 @@ def _bytes(leaf: torch.Tensor) -> np.ndarray:
             plain = torch.zeros_like(plain)
         if plain.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
             plain = plain.to(torch.float32)
+        if plain.dtype == torch.complex32:
+            plain = plain.to(torch.complex64)
         return np.array(plain.cpu().numpy(), copy=True)
 
 
@@ -157,5 +158,7 @@ def _describe(a: object, b: object) -> str:
         return f"{b!r}, expected {a!r}"
     unequal = a != b
     with np.errstate(all="ignore"):
-        gap = np.abs(np.subtract(a, b, dtype=None if a.dtype.kind != "b" else int)).max()
+        gap = np.abs(
+            np.subtract(a, b, dtype=None if a.dtype.kind != "b" else int)
+        ).max()
     return f"{int(np.sum(unequal))} of {a.size} elements differ, by up to {gap}"

@@ -9,12 +9,34 @@ import subprocess
 import sys
 import warnings
 
-import models
 import pytest
 import torch
 import torch.cuda.remat
 from torch.cuda.remat import _testing
 
+import models
+
+STATS = {
+    "budget_bytes",
+    "bytes_now",
+    "bytes_peak",
+    "escaped_bytes",
+    "evicted_bytes",
+    "evictions",
+    "faults",
+    "leaf_bytes",
+    "max_replay_depth",
+    "not_replayable",
+    "ooms",
+    "op_records",
+    "ops_captured",
+    "overhead_ns",
+    "pinned_bytes",
+    "recompute_ns",
+    "replays",
+    "resident_bytes",
+    "storages",
+}
 BASELINES = {"lru", "largest", "msps", "dtr", "dtr_eq", "centrality"}
 
 
@@ -259,7 +281,7 @@ def test_unpin_without_pin_is_refused(remat, device):
 
 
 def test_pin_of_something_else_is_refused(remat, device):
-    with pytest.raises(TypeError):
+    with pytest.raises((AttributeError, TypeError)):
         remat.pin([1, 2, 3])
 
 
@@ -276,11 +298,9 @@ def test_stats_is_frozen_and_complete(remat, device):
     assert dataclasses.is_dataclass(stats)
     with pytest.raises(dataclasses.FrozenInstanceError):
         stats.evictions = 3
-    for name in (
-        "evictions replays recompute_ns overhead_ns ops_captured bytes_now bytes_peak "
-        "resident_bytes evicted_bytes pinned_bytes leaf_bytes escaped_bytes storages "
-        "op_records max_replay_depth faults ooms"
-    ).split():
+    fields = {field.name for field in dataclasses.fields(stats)}
+    assert fields >= STATS
+    for name in STATS - {"budget_bytes", "not_replayable"}:
         assert isinstance(getattr(stats, name), int), name
     assert isinstance(stats.not_replayable, dict)
 
@@ -351,7 +371,10 @@ def test_record_trace_writes_json_lines(remat, device, tmp_path: pathlib.Path):
 
 def test_record_trace_to_a_folder_that_is_not_there_is_refused(remat, tmp_path):
     path = tmp_path / "missing" / "trace.jsonl"
-    with pytest.raises(OSError, match="missing"), remat.record_trace(path):
+    with (
+        pytest.raises((OSError, ValueError), match="missing"),
+        remat.record_trace(path),
+    ):
         pass
 
 

@@ -80,7 +80,9 @@ def reports_of(
     ]
     workers = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        futures = {case: pool.submit(run_case, case) for case in dict.fromkeys(selected)}
+        futures = {
+            case: pool.submit(run_case, case) for case in dict.fromkeys(selected)
+        }
         yield lambda case: futures[case].result()
         for future in futures.values():
             future.cancel()

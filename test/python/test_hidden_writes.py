@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import models
 import pytest
 import torch
 import torch.ao.quantization as quantization
 import torch.nn.functional as F
 from torch import nn
 from torch.cuda.remat import _testing
+
+import models
 
 
 def _images(device, count=4):

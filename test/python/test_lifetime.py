@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 
-import models
 import pytest
 import torch
 from torch.cuda.remat import _testing
+
+import models
 
 
 def _resident_set_bytes() -> int:
@@ -69,7 +70,11 @@ def test_weak_references_die_at_the_usual_time(run_twice, device):
         h.sum().backward()
         after = [r() is not None for r in references]
         del h
-        return {"alive": alive, "after": after, "end": [r() is None for r in references]}
+        return {
+            "alive": alive,
+            "after": after,
+            "end": [r() is None for r in references],
+        }
 
     run_twice(step)
 

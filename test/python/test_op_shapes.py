@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import models
 import pytest
 import torch
 from torch import nn
 from torch.cuda.remat import _testing
+
+import models
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import opinfo_sweep
 import pytest
+
+import opinfo_sweep
 
 
 @pytest.mark.slow

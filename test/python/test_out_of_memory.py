@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-import models
 import pytest
 import torch
 from torch.cuda.remat import _testing
+
+import models
 
 MIB = 1 << 20
 
@@ -146,9 +147,7 @@ def test_every_budget_of_a_fine_grid_works_or_says_why(remat_off, device):
     plain = runs.execute(train, device)
     worked = []
     for percent in range(100, 4, -5):
-        outcome = runs.execute_enabled(
-            train, device, ratio=percent / 100, plain=plain
-        )
+        outcome = runs.execute_enabled(train, device, ratio=percent / 100, plain=plain)
         if outcome.error is None:
             assert plain.differences(outcome) == [], percent
             worked.append(percent)

@@ -7,11 +7,12 @@ import ctypes
 import io
 import pickle
 
-import models
 import numpy as np
 import pytest
 import torch
 from torch.cuda.remat import _testing
+
+import models
 
 
 def _evicted(device):
@@ -240,7 +241,12 @@ def test_state_dict_round_trip(run_twice, device):
 
 def test_item_and_bool_and_python_numbers(remat, device):
     y = torch.full((1,), 2.0, device=device) + 1
-    for read, expected in ((float, 3.0), (int, 3), (bool, True), (torch.Tensor.item, 3.0)):
+    for read, expected in (
+        (float, 3.0),
+        (int, 3),
+        (bool, True),
+        (torch.Tensor.item, 3.0),
+    ):
         _testing.evict(y)
         assert read(y) == expected
 

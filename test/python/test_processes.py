@@ -7,11 +7,12 @@ import signal
 import sys
 import traceback
 
-import models
 import pytest
 import torch
 import torch.multiprocessing as multiprocessing
 from torch.cuda.remat import _testing
+
+import models
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork"), reason="there is no fork on this system"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
-import models
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.cuda.remat import _testing
+
+import models
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 
-import models
 import pytest
 import torch
 from torch.cuda.remat import _testing
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import models
 
 
 class _CountingMode(TorchDispatchMode):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import models
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +9,8 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.cuda.remat import _testing
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import models
 
 
 class _Tagged(torch.Tensor):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import models
-import runs
 import torch
 from torch.cuda.remat import _testing
+
+import models
+import runs
 
 
 def _in_threads(*functions):
@@ -52,7 +53,7 @@ def test_two_threads_train_as_each_alone(run_twice, device):
         prefix = "['results']"
         for name, expected in alone[i].results.items():
             if name.startswith(prefix):
-                key = f"{prefix}[{i}]{name[len(prefix):]}"
+                key = f"{prefix}[{i}]{name[len(prefix) :]}"
                 found = {name: outcomes["chaos"].results[key]}
                 assert not runs.snapshots.differences({name: expected}, found)
 

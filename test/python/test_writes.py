@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import models
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.cuda.remat import _testing
+
+import models
 
 
 def _pair(device):

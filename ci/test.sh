@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# test.sh [TIER]...: sets everything up and runs the tests that this machine can:
+#   lint patches core wheel python
+# Without arguments: all of them, in this order. A failing tier does not stop the
+# later ones; the exit code says whether all passed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+readonly TIERS=(lint patches core wheel python)
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+  sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"
+  exit 0
+fi
+
+env_run() { bash build_scripts/with_env.sh "$@"; }
+
+tier_lint() {
+  local scripts python
+  mapfile -t scripts < <(git ls-files '*.sh' .ci/run)
+  mapfile -t python < <(git ls-files '*.py')
+  if command -v shellcheck >/dev/null; then
+    shellcheck "${scripts[@]}" || return 1
+  else
+    echo "shellcheck is not installed: skipped"
+  fi
+  env_run ruff check "${python[@]}" || return 1
+  env_run ruff format --check "${python[@]}" || return 1
+  env_run mypy || return 1
+  if command -v clang-format >/dev/null; then
+    git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run --Werror || return 1
+  else
+    echo "clang-format is not installed: skipped"
+  fi
+  if [[ -f ci/check_layers.py ]]; then python3 ci/check_layers.py || return 1; fi
+}
+
+tier_patches() {
+  env_run python ci/check_patches.py || return 1
+  env_run python -m pytest -q test/patches
+}
+
+tier_core() {
+  cmake -S c10_cuda_allocator -B build/core -G Ninja &&
+    cmake --build build/core &&
+    ctest --test-dir build/core --output-on-failure -j 2
+}
+
+tier_wheel() { bash ci/check_wheel.sh; }
+
+tier_python() {
+  env_run python -m pytest -q test/python "${PYTEST_OPTIONS[@]}"
+}
+
+read -r -a PYTEST_OPTIONS <<<"${REMAT_PYTEST_OPTIONS:-}"
+tiers=("$@")
+[[ $# -gt 0 ]] || tiers=("${TIERS[@]}")
+for tier in "${tiers[@]}"; do
+  if [[ ! " ${TIERS[*]} " == *" $tier "* ]]; then
+    echo "no tier is called $tier; there are: ${TIERS[*]}" >&2
+    exit 2
+  fi
+done
+
+echo "== set-up: build the wheel, install it with what the tests need"
+start=$SECONDS
+if ! env_run true; then
+  echo "== set-up FAILED"
+  exit 1
+fi
+echo "== set-up done in $((SECONDS - start)) s"
+
+failed=()
+for tier in "${tiers[@]}"; do
+  echo "== $tier"
+  start=$SECONDS
+  if "tier_$tier"; then
+    echo "== $tier passed in $((SECONDS - start)) s"
+  else
+    echo "== $tier FAILED in $((SECONDS - start)) s"
+    failed+=("$tier")
+  fi
+done
+echo "== total: $SECONDS s"
+if [[ ${#failed[@]} -gt 0 ]]; then
+  echo "== FAILED: ${failed[*]}"
+  exit 1
+fi
+echo "== all passed: ${tiers[*]}"
