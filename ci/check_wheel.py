@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "build_scripts"))
 
 from elftools.elf.elffile import ELFFile  # noqa: E402
+
 from remat_build.components import Interpreter, fetch_wheel, unpack_stock  # noqa: E402
 from remat_build.console import one_line_errors, run, say, step  # noqa: E402
 from remat_build.patchset import PatchSet  # noqa: E402

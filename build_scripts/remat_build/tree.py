@@ -78,6 +78,12 @@ class Tree:
     def commits(self) -> list[str]:
         return self.git("rev-list", "--reverse", f"{BASE}..HEAD").split()
 
+    def blobs(self) -> dict[str, str]:
+        """Path -> id of the content, of the files of HEAD."""
+        rows = self.git("ls-tree", "-r", "-z", "HEAD").split("\0")
+        pairs = (row.split("\t", 1) for row in rows if row)
+        return {path: about.split()[2] for about, path in pairs}
+
     def read_patch(self, commit: str) -> Patch:
         subject = self.git("show", "-s", "--format=%s", commit).strip()
         body = self.git("show", "-s", "--format=%b", commit).strip()
@@ -143,10 +149,11 @@ def prepare(
         if not three_way:
             verify_lock(patch_set, partial)
         with step(f"apply {len(patch_set.patches)} patches"):
-            known = tree if three_way and destination.exists() else None
+            known = tree if destination.exists() else None
             commit_series(
                 Tree(partial), patch_set, three_way=three_way, old_files=known
             )
+            _carry_times(known, Tree(partial), patch_set)
         lay_overlays(project, patch_set, partial)
         Tree(partial).write_stamp(source, key)
     return tree
@@ -170,7 +177,7 @@ def lay_overlays(project: Project, patch_set: PatchSet, tree: Path) -> None:
             copy = target / name
             if not copy.is_file() or not filecmp.cmp(file, copy, shallow=False):
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(file, copy)
+                shutil.copyfile(file, copy)
 
 
 def refresh(project: Project, tree: Tree) -> None:
@@ -249,7 +256,7 @@ def commit_series(
     tree.git("add", "--all", "--force")
     tree.git("commit", "--quiet", "--no-verify", f"--message={BASE}")
     tree.git("tag", BASE)
-    if old_files:
+    if three_way and old_files:
         for file in patch_set.touched:
             text = old_files.git("show", f"{BASE}:{file}")
             tree.git("hash-object", "-w", "--stdin", stdin=text)
@@ -260,6 +267,24 @@ def commit_series(
             "commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-",
             stdin=message,
         )  # fmt: skip
+
+
+def _carry_times(old: Tree | None, new: Tree, patch_set: PatchSet) -> None:
+    """Date each file by when its content came into the tree, so that a build made
+    from the old tree compiles again what differs, also where that is older."""
+    before = old.blobs() if old else {}
+    for name, blob in new.blobs().items():
+        path = new.path / name
+        if path.is_symlink():
+            continue
+        if old and before.get(name) == blob and (old.path / name).is_file():
+            stat = (old.path / name).stat()
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        else:
+            os.utime(path)
+    for theirs in patch_set.overlay.values():
+        if old and (old.path / theirs).is_dir():
+            shutil.copytree(old.path / theirs, new.path / theirs)
 
 
 def _patches_key(patch_set: PatchSet) -> str:

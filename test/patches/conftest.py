@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from remat_build.project import sha256
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -87,6 +87,20 @@ def test_rebuilds_when_the_users_tree_changed(toy: Toy) -> None:
     assert (toy.tree / "torch/new.py").exists()
 
 
+def test_dates_files_by_when_their_content_changed(toy: Toy) -> None:
+    toy.prepare()
+    kept = (toy.tree / "version.txt").stat().st_mtime_ns
+    laid = (toy.tree / "c10/remat/Hook.h").stat().st_mtime_ns
+    patched = (toy.tree / "c10/alloc.cpp").stat().st_mtime_ns
+    toy.write("patches/series", "")
+    toy.write("patches/touched.lock", "")
+    (toy.root / "patches/c10/tell-remat.patch").unlink()
+    assert toy.prepare().returncode == 0
+    assert (toy.tree / "c10/alloc.cpp").stat().st_mtime_ns > patched
+    assert (toy.tree / "version.txt").stat().st_mtime_ns == kept
+    assert (toy.tree / "c10/remat/Hook.h").stat().st_mtime_ns == laid
+
+
 @pytest.mark.parametrize("work", ["edit", "commit"])
 def test_keeps_work_that_is_not_written_back(toy: Toy, work: str) -> None:
     toy.prepare()
