@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .console import fail, say, step
-from .project import cache_dir, complete_or_absent
+from .project import cache_dir, complete_or_absent, locked
 
 # What the build compiles and links against; the rest of the wheel (two GB) is
 # copied from archive to archive without being unpacked.
 _STOCK_PARTS = re.compile(
     r"torch/include/.*|torch/lib/lib(c10|c10_cuda|torch_cpu|torch_python)\.so"
 )
+
+_CUDA_PARTS = re.compile(r"nvidia/[^/]*/(include|lib)/.*")
 
 _INTERPRETER_QUESTIONS = """
 import json, sys, sysconfig
@@ -80,7 +82,12 @@ def fetch_wheel(requirement: str, python: Interpreter) -> Path:
 
     if wheel := cached():
         return wheel
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as partial:
+    with (
+        locked(folder / ".lock"),
+        tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as partial,
+    ):
+        if wheel := cached():
+            return wheel  # another run was faster
         say(f"download {requirement}")
         pip = [python.executable, "-m", "pip", "download", "--no-deps"]
         pip += ["--only-binary=:all:", "--dest", partial, requirement]
@@ -99,29 +106,29 @@ def fetch_wheel(requirement: str, python: Interpreter) -> Path:
 
 def unpack_stock(wheel: Path) -> Path:
     """The ``torch`` folder of a stock wheel, as far as the build needs it."""
-    folder = cache_dir("stock") / wheel.stem
-    if not folder.is_dir():
-        with (
-            step(f"unpack {wheel.name}"),
-            complete_or_absent(folder) as partial,
-            zipfile.ZipFile(wheel) as archive,
-        ):
-            names = [n for n in archive.namelist() if _STOCK_PARTS.fullmatch(n)]
-            archive.extractall(partial, names)
-    return folder / "torch"
+    return _unpack(wheel, "stock", _STOCK_PARTS) / "torch"
 
 
 def unpack_cuda(wheels: Iterable[Path]) -> list[Path]:
     """The ``nvidia/*`` folders (include/, lib/) of CUDA component wheels."""
-    folders = []
-    for wheel in wheels:
-        folder = cache_dir("cuda") / wheel.stem
+    folders = [_unpack(wheel, "cuda", _CUDA_PARTS) for wheel in wheels]
+    return [
+        include.parent
+        for folder in folders
+        for include in folder.glob("nvidia/*/include")
+    ]
+
+
+def _unpack(wheel: Path, kind: str, parts: re.Pattern[str]) -> Path:
+    """A folder of the cache with the members of a wheel that match ``parts``."""
+    folder = cache_dir(kind) / wheel.stem
+    with locked(folder.with_suffix(".lock")):
         if not folder.is_dir():
             with (
+                step(f"unpack {wheel.name}"),
                 complete_or_absent(folder) as partial,
                 zipfile.ZipFile(wheel) as archive,
             ):
-                names = [n for n in archive.namelist() if "/bin/" not in n]
+                names = [n for n in archive.namelist() if parts.fullmatch(n)]
                 archive.extractall(partial, names)
-        folders += [path.parent for path in folder.glob("nvidia/*/include")]
-    return folders
+    return folder

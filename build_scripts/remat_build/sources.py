@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import BuildError, fail, run, say, step
-from .project import Project, cache_dir, sha256
+from .project import Project, cache_dir, locked, sha256
 
 
 def from_debian(project: Project, into: Path) -> None:
@@ -89,8 +89,9 @@ def debian_archive(project: Project) -> Path:
     """Debian's ``orig`` archive in the cache, fetched if need be, verified."""
     debian = project.upstream["debian"]
     archive = cache_dir("source") / debian["archive"]
-    if not archive.is_file():
-        _fetch_debian(debian, archive)
+    with locked(archive.with_suffix(".lock")):
+        if not archive.is_file():
+            _fetch_debian(debian, archive)
     if (found := sha256(archive)) != debian["sha256"]:
         fail(
             f"{archive} has hash {found[:12]}..., expected {debian['sha256'][:12]}...; "
