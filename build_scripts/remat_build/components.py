@@ -122,7 +122,7 @@ def unpack_cuda(wheels: Iterable[Path]) -> list[Path]:
 def _unpack(wheel: Path, kind: str, parts: re.Pattern[str]) -> Path:
     """A folder of the cache with the members of a wheel that match ``parts``."""
     folder = cache_dir(kind) / wheel.stem
-    with locked(folder.with_suffix(".lock")):
+    with locked(folder.with_name(f".{folder.name}.lock")):
         if not folder.is_dir():
             with (
                 step(f"unpack {wheel.name}"),

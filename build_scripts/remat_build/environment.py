@@ -55,7 +55,7 @@ class Environment:
 
     def ensure(self, packages: list[str]) -> Path:
         """Bring everything up to date; return the environment's bin folder."""
-        with locked(self.folder.with_suffix(".lock")):
+        with locked(self.folder.with_name(f".{self.folder.name}.lock")):
             _forget_environments_of_deleted_checkouts()
             install_debian_packages(packages)
             wheel = self._ensure_wheel()

@@ -89,7 +89,7 @@ def debian_archive(project: Project) -> Path:
     """Debian's ``orig`` archive in the cache, fetched if need be, verified."""
     debian = project.upstream["debian"]
     archive = cache_dir("source") / debian["archive"]
-    with locked(archive.with_suffix(".lock")):
+    with locked(archive.with_name(f".{archive.name}.lock")):
         if not archive.is_file():
             _fetch_debian(debian, archive)
     if (found := sha256(archive)) != debian["sha256"]:

@@ -117,17 +117,11 @@ class Splice:
             settings["REMAT_CUDA_INCLUDE"] = ";".join(f"{p}/include" for p in parts)
             settings["REMAT_CUDART"] = runtime / "lib/libcudart.so.12"
         source = self.project.root / "build_scripts/splice"
-        configure = ["cmake", "-G", "Ninja", "-S", source, "-B", self.folder / "cmake"]
-        run([*configure, *(f"-D{name}={value}" for name, value in settings.items())])
-        ninja = ["ninja", "-C", str(self.folder / "cmake"), f"-j{self.jobs}"]
-        if sys.stderr.isatty():  # ninja then shows its progress on one line
-            if subprocess.run(ninja, stdout=sys.stderr).returncode != 0:
-                fail("the compiler's message is above")
-            return
-        done = subprocess.run(ninja, text=True, capture_output=True)
-        if done.returncode != 0:
-            say(done.stdout[done.stdout.find("FAILED:") :])
-            fail("the compiler's message is above")
+        folder = self.folder / "cmake"
+        configure = ["cmake", "-G", "Ninja", "-S", source, "-B", folder]
+        configure += [f"-D{name}={value}" for name, value in settings.items()]
+        _compiler([str(word) for word in configure])
+        _compiler(["ninja", "-C", str(folder), f"-j{self.jobs}"], progress=True)
 
     def _binaries(self) -> dict[str, Path]:
         """Name in the wheel -> file, of everything that was compiled."""
@@ -196,6 +190,22 @@ class Splice:
             files[f"{info}/LICENSE.remat"] = licence.read_text()
         files[f"{info}/METADATA"] = metadata
         return {name: text.encode() for name, text in files.items()}
+
+
+def _compiler(command: list[str], *, progress: bool = False) -> None:
+    """Run a step of the compilation; show what it says if it fails, or, on a
+    terminal, its progress."""
+    if progress and sys.stderr.isatty():
+        failed = subprocess.run(command, stdout=sys.stderr).returncode != 0
+    else:
+        done = subprocess.run(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        failed = done.returncode != 0
+        if failed:
+            say(done.stdout[max(0, done.stdout.find("FAILED:")) :])
+    if failed:
+        fail(f"{command[0]} failed; its message is above")
 
 
 def platform_tag(binaries: Iterable[Path]) -> str:
