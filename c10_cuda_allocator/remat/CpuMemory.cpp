@@ -58,6 +58,13 @@ void set_cpu_memory_limit(
       callback == nullptr ? kNoLimit : limit_bytes, std::memory_order_release);
 }
 
+int64_t cpu_memory_shortage() noexcept {
+  const int64_t limit_bytes = limit.load(std::memory_order_relaxed);
+  return limit_bytes == kNoLimit ? 0
+                                 : live.load(std::memory_order_relaxed) +
+          reserved.load(std::memory_order_relaxed) - limit_bytes;
+}
+
 void before_cpu_allocation(size_t nbytes) {
   const int64_t limit_bytes = limit.load(std::memory_order_acquire);
   if (__builtin_expect(limit_bytes == kNoLimit, 1)) {

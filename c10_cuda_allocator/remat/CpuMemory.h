@@ -30,6 +30,10 @@ REMAT_API void set_cpu_memory_limit(
     int64_t limit_bytes,
     CpuPressureCallback callback) noexcept;
 
+// Bytes by which what is live and what is about to be is above the limit;
+// zero or less where it fits.
+REMAT_API int64_t cpu_memory_shortage() noexcept;
+
 // What the patched allocator calls. While no limit is set, the first costs one
 // predictable branch.
 REMAT_API void before_cpu_allocation(size_t nbytes);

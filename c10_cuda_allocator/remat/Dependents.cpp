@@ -4,10 +4,7 @@
 
 namespace c10::remat {
 
-Dependents find_dependents(
-    const OpGraph& graph,
-    VersionId id,
-    size_t most_ops) {
+Dependents find_dependents(const OpGraph& graph, VersionId id) {
   Dependents found;
   std::unordered_set<OpId> seen;
   std::vector<VersionId> pending{id};
@@ -17,10 +14,6 @@ Dependents find_dependents(
     for (const OpId reader : graph[next].readers) {
       if (!seen.insert(reader).second) {
         continue;
-      }
-      if (seen.size() > most_ops) {
-        found.complete = false;
-        return found;
       }
       for (const VersionId output : graph[reader].outputs) {
         if (!output) {
@@ -34,7 +27,6 @@ Dependents find_dependents(
         } else {
           pending.push_back(output);
         }
-        found.owned_bytes += version.owned ? version.size : 0;
       }
     }
   }

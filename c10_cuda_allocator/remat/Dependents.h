@@ -13,13 +13,8 @@ namespace c10::remat {
 struct Dependents {
   std::vector<VersionId> resident;
   std::vector<VersionId> evicted;
-  Bytes owned_bytes = 0;
-  bool complete = true; // false: the search stopped at `most_ops`
 };
 
-REMAT_API Dependents find_dependents(
-    const OpGraph& graph,
-    VersionId id,
-    size_t most_ops = SIZE_MAX);
+REMAT_API Dependents find_dependents(const OpGraph& graph, VersionId id);
 
 } // namespace c10::remat

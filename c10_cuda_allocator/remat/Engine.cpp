@@ -1,5 +1,6 @@
 #include "Engine.h"
 
+#include "BlockingSection.h"
 #include "Dependents.h"
 #include "policy/PolicyRegistry.h"
 
@@ -13,9 +14,6 @@ namespace {
 // A history shorter than this is not worth looking at; see Note [Bounded
 // history].
 constexpr size_t kFirstHistoryCheck = 1024;
-
-// How far to look for what a dying leaf supports.
-constexpr size_t kMostOpsBehindLeaf = 64;
 
 } // namespace
 
@@ -40,7 +38,8 @@ Engine::Engine(
 
 Engine::ReplayLock Engine::take_replay_lock(Lock& lock) {
   lock.unlock();
-  ReplayLock replay_lock(replay_mutex_);
+  ReplayLock replay_lock(replay_mutex_, std::defer_lock);
+  lock_in_blocking_section(replay_lock);
   lock.lock();
   return replay_lock;
 }
@@ -104,6 +103,7 @@ void Engine::begin_op(
     state_.settle(garbage);
   }
   if (!cuts_leaf) {
+    ++ops_in_flight_;
     return;
   }
   try {
@@ -117,6 +117,7 @@ void Engine::begin_op(
     unpin_all(pinned, garbage);
     throw;
   }
+  ++ops_in_flight_;
 }
 
 VersionId Engine::replace_written(VersionId old) {
@@ -133,7 +134,7 @@ VersionId Engine::replace_written(VersionId old) {
   from.resident = false;
   from.user_pins = 0;
   from.holder = nullptr;
-  state_.index.remove(old);
+  state_.index->remove(old);
   --from.pins;
   return id;
 }
@@ -142,8 +143,10 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
   Garbage garbage;
   Lock lock(state_.mutex);
   OpGraph& graph = state_.graph;
+  --ops_in_flight_;
   ++state_.counters.ops_captured;
-  state_.now += std::max<CostNs>(capture.cost, 1);
+  const CostNs cost = state_.costs.update(capture.signature, capture.cost);
+  state_.now += cost;
   if (capture.not_replayable != nullptr) {
     ++state_.counters.not_replayable[capture.not_replayable];
   }
@@ -163,11 +166,17 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
   for (const Write& write : capture.writes) {
     const VersionId old = write.version;
     // A leaf's old bytes are gone for good: nothing can do this write again.
-    replayable &= write.overwrites_all || !graph.is_leaf(old);
+    replayable &= write.overwrites_all || write.side_effect ||
+        !graph.is_leaf(old);
   }
   for (const Write& write : capture.writes) {
     const VersionId old = write.version;
     const VersionId id = replace_written(old);
+    results.push_back(id);
+    overwritten.push_back(old);
+    if (write.side_effect) {
+      continue;
+    }
     if (!write.overwrites_all && replayable) {
       auto input =
           std::find(capture.inputs.begin(), capture.inputs.end(), old);
@@ -179,20 +188,18 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
           {static_cast<uint32_t>(input - capture.inputs.begin()),
            static_cast<uint32_t>(record.outputs.size())});
     }
-    results.push_back(id);
     record.outputs.push_back(id);
-    overwritten.push_back(old);
   }
   OpId op;
   if (replayable && !record.outputs.empty()) {
     record.inputs = capture.inputs;
-    record.cost = capture.cost;
+    record.cost = cost;
     record.payload = std::move(capture.payload);
     op = graph.add_op(std::move(record));
     state_.policy->on_captured(graph, op);
   }
   for (const VersionId id : results) {
-    state_.index.refresh(id);
+    state_.index->refresh(id);
   }
   for (const VersionId id : capture.inputs) {
     graph[id].last_access = state_.now;
@@ -200,6 +207,10 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
   }
   for (const VersionId id : overwritten) {
     graph.collect(id, garbage);
+  }
+  for (const VersionId id : results) {
+    // The op may have given the storage another block.
+    state_.release_if_unused(id, garbage);
   }
   state_.settle(garbage);
   if (graph.op_count() >= next_history_check_ && state_.active_replays == 0) {
@@ -216,10 +227,12 @@ std::vector<VersionId> Engine::abort_op(
     const std::vector<Write>& writes) {
   Garbage garbage;
   Lock lock(state_.mutex);
+  --ops_in_flight_;
   std::vector<VersionId> results;
   for (const Write& write : writes) {
     results.push_back(replace_written(write.version));
     state_.graph.collect(write.version, garbage);
+    state_.release_if_unused(results.back(), garbage);
   }
   unpin_all(inputs, garbage);
   return results;
@@ -248,20 +261,31 @@ void Engine::storage_died(VersionId id) {
   if (!version.resident) {
     state_.evicted_bytes -= version.size;
   }
-  state_.index.remove(id);
-  if (!version.producer && !version.readers.empty() &&
-      !is_worth_holding(id)) {
-    try_cut_dependents(id, garbage);
+  state_.index->remove(id);
+  if (!version.producer && !version.readers.empty()) {
+    cut_from_dead_leaf(id, garbage);
   }
   state_.release_if_unused(id, garbage);
   state_.settle(garbage);
 }
 
-bool Engine::is_worth_holding(VersionId id) const {
-  const Dependents found =
-      find_dependents(state_.graph, id, kMostOpsBehindLeaf);
-  return !found.complete || !found.evicted.empty() ||
-      found.owned_bytes >= 2 * state_.graph[id].size;
+// Note [Leaves that die]
+// A leaf whose storage is gone would have to be held for as long as a
+// dependent might be replayed, which costs what the program has just given
+// back. Its dependents become leaves instead: those that are resident at once,
+// those evicted when they next come back, until when the leaf is held.
+void Engine::cut_from_dead_leaf(VersionId id, Garbage& garbage) {
+  if (state_.active_replays != 0) {
+    return; // held until memory is short or its dependents are gone
+  }
+  const Dependents found = find_dependents(state_.graph, id);
+  for (const VersionId evicted : found.evicted) {
+    state_.graph[state_.graph[evicted].producer].cut_pending = true;
+  }
+  for (const VersionId resident : found.resident) {
+    state_.make_leaf(resident, garbage);
+  }
+  state_.settle(garbage);
 }
 
 Bytes Engine::relieve_pressure(Bytes wanted) noexcept {
@@ -371,7 +395,7 @@ void Engine::escape(VersionId id, bool for_good) {
   }
   state_.make_leaf(id, garbage);
   state_.graph[id].escaped |= for_good;
-  state_.index.refresh(id);
+  state_.index->refresh(id);
   unpin_all({id}, garbage);
 }
 
@@ -485,6 +509,15 @@ void Engine::set_budget(Bytes budget) {
   state_.config.budget = budget;
 }
 
+void Engine::configure(const Config& config) {
+  auto policy = make_policy(config.policy);
+  const Lock lock(state_.mutex);
+  if (config.policy != state_.config.policy) {
+    state_.change_policy(std::move(policy));
+  }
+  state_.config = config;
+}
+
 Config Engine::config() const {
   const Lock lock(state_.mutex);
   return state_.config;
@@ -579,7 +612,7 @@ MemoryBreakdown Engine::breakdown() const {
 void Engine::check_invariants() const {
   const Lock lock(state_.mutex);
   state_.graph.check_invariants();
-  state_.index.check_invariants();
+  state_.index->check_invariants();
 }
 
 void Engine::lock_for_fork() {
@@ -587,9 +620,19 @@ void Engine::lock_for_fork() {
   state_.mutex.lock();
 }
 
-void Engine::unlock_after_fork() {
+void Engine::unlock_in_parent() {
   state_.mutex.unlock();
   replay_mutex_.unlock();
+}
+
+void Engine::reset_in_child() {
+  // A recursive mutex belongs to a thread id, which fork changes.
+  new (&replay_mutex_) std::recursive_mutex;
+  new (&state_.mutex) std::mutex;
+  ops_in_flight_ = 0;
+  state_.active_replays = 0;
+  state_.config.budget = Config::kUnlimited;
+  state_.config.chaos = false;
 }
 
 } // namespace c10::remat

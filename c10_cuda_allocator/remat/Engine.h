@@ -5,6 +5,7 @@
 #include "evict/Evictor.h"
 #include "replay/Rematerializer.h"
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct Write {
   VersionId version; // what the storage holds now
   // Every byte is written and none is read, so the old bytes do not matter.
   bool overwrites_all = false;
+  // Has no part in the op's other outputs, and is not repeated by a replay.
+  bool side_effect = false;
 };
 
 // What an op did, told to the engine when it has run.
@@ -27,7 +30,8 @@ struct OpCapture {
   std::vector<VersionId> inputs; // read; each once, all pinned by begin_op
   std::vector<Write> writes; // as told to begin_op
   std::vector<Fresh> fresh; // storages that the op created
-  CostNs cost = 0;
+  CostNs cost = 0; // measured, this time
+  uint64_t signature = 0; // ops that cost about the same have the same
   // Null: not replayable, and the outputs are leaves.
   std::shared_ptr<OpPayload> payload;
   const char* name = "";
@@ -105,7 +109,14 @@ class REMAT_API Engine {
 
   // --- control ---
 
+  // Ops between begin_op and end_op, on all threads.
+  int ops_in_flight() const {
+    return ops_in_flight_.load(std::memory_order_relaxed);
+  }
+
   void set_budget(Bytes budget);
+  // Throws UsageError for an unknown policy, and then nothing has changed.
+  void configure(const Config& config);
   Config config() const;
   bool evict(VersionId id); // if it may be; for tests
   uint64_t evict_all();
@@ -121,9 +132,11 @@ class REMAT_API Engine {
   MemoryBreakdown breakdown() const;
   void check_invariants() const;
 
-  // For fork: nothing of the engine is half-done while both are held.
+  // For fork: nothing of the engine is half-done while both locks are held.
   void lock_for_fork();
-  void unlock_after_fork();
+  void unlock_in_parent();
+  // The child has no budget: it has the parent's memory, which it shares.
+  void reset_in_child();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -140,7 +153,7 @@ class REMAT_API Engine {
   void cut_dependents(VersionId id, Lock& lock, Garbage& garbage);
   // Where all dependents are resident and no replay is running.
   bool try_cut_dependents(VersionId id, Garbage& garbage);
-  bool is_worth_holding(VersionId id) const;
+  void cut_from_dead_leaf(VersionId id, Garbage& garbage);
   void let_go(VersionId id, Garbage& garbage);
   // What `old`'s storage holds after a write.
   VersionId replace_written(VersionId old);
@@ -153,6 +166,7 @@ class REMAT_API Engine {
   // Recursive: an op being replayed may itself reach evicted storages.
   std::recursive_mutex replay_mutex_;
   size_t next_history_check_ = 0;
+  std::atomic<int> ops_in_flight_{0};
 };
 
 } // namespace c10::remat

@@ -1,6 +1,28 @@
 #include "EngineState.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace c10::remat {
+
+void EngineState::change_policy(std::unique_ptr<EvictionPolicy> new_policy) {
+  policy = std::move(new_policy);
+  index = std::make_unique<VictimIndex>(graph, *policy);
+  std::vector<OpId> ops;
+  graph.for_each_op([&](OpId op) { ops.push_back(op); });
+  std::sort(ops.begin(), ops.end(), [&](OpId a, OpId b) {
+    return graph[a].sequence < graph[b].sequence;
+  });
+  for (const OpId op : ops) {
+    policy->on_captured(graph, op);
+  }
+  graph.for_each_version([&](VersionId id) {
+    if (graph[id].owned && !graph[id].resident) {
+      policy->on_evicted(graph, id);
+    }
+  });
+  graph.for_each_version([&](VersionId id) { index->refresh(id); });
+}
 
 void EngineState::release_bytes(VersionId id) noexcept {
   StorageVersion& version = graph[id];
@@ -11,7 +33,7 @@ void EngineState::release_bytes(VersionId id) noexcept {
 void EngineState::settle(Garbage& garbage) noexcept {
   for (const VersionId id : garbage.versions) {
     StorageVersion& version = graph[id];
-    index.remove(id);
+    index->remove(id);
     policy->on_forgotten(graph, id);
     if (version.resident) {
       release_bytes(id);
@@ -26,7 +48,7 @@ void EngineState::evict(VersionId id) noexcept {
   release_bytes(id);
   ++counters.evictions;
   evicted_bytes += graph[id].size;
-  index.remove(id);
+  index->remove(id);
   policy->on_evicted(graph, id);
   refresh_neighbors(id);
 }
@@ -41,7 +63,7 @@ void EngineState::rematerialized(
   if (version.owned) {
     evicted_bytes -= version.size;
     policy->on_rematerialized(graph, id);
-    index.refresh(id);
+    index->refresh(id);
     refresh_neighbors(id);
   }
 }
@@ -61,20 +83,20 @@ void EngineState::release_if_unused(VersionId id, Garbage& garbage) noexcept {
 void EngineState::make_leaf(VersionId id, Garbage& garbage) {
   policy->on_forgotten(graph, id);
   graph.make_leaf(id, garbage);
-  index.refresh(id);
+  index->refresh(id);
 }
 
 void EngineState::refresh_neighbors(VersionId id) {
   const StorageVersion& version = graph[id];
   if (version.producer) {
     for (const VersionId input : graph[version.producer].inputs) {
-      index.refresh(input);
+      index->refresh(input);
     }
   }
   for (const OpId reader : version.readers) {
     for (const VersionId output : graph[reader].outputs) {
       if (output) {
-        index.refresh(output);
+        index->refresh(output);
       }
     }
   }

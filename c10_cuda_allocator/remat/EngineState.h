@@ -1,6 +1,7 @@
 #pragma once
 
 #include "Config.h"
+#include "CostTable.h"
 #include "Ports.h"
 #include "Stats.h"
 #include "policy/EvictionPolicy.h"
@@ -26,7 +27,10 @@ struct EngineState {
         storage(storage_port),
         device(device_port),
         replayer(replay_port),
-        index(graph, *this->policy) {}
+        index(std::make_unique<VictimIndex>(graph, *this->policy)) {}
+
+  // The new policy is told of what there is, in the order in which it came.
+  void change_policy(std::unique_ptr<EvictionPolicy> new_policy);
 
   // The version, resident and unpinned, has lost its last owner and reader or
   // its bytes can be made again: gives them back.
@@ -55,7 +59,8 @@ struct EngineState {
   StoragePort& storage;
   DevicePort& device;
   ReplayPort& replayer;
-  VictimIndex index;
+  std::unique_ptr<VictimIndex> index;
+  CostTable costs;
   Counters counters;
   Ticks now = 0;
   Bytes evicted_bytes = 0; // owned, not resident

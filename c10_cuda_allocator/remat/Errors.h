@@ -1,16 +1,18 @@
 #pragma once
 
+#include "Export.h"
+
 #include <stdexcept>
 
 namespace c10::remat {
 
 // The caller's mistake; the text says what was asked and what is accepted.
-struct UsageError : std::invalid_argument {
+struct REMAT_API UsageError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
 // What one replay has to hold at once does not fit in the budget.
-struct WorkingSetTooLarge : std::runtime_error {
+struct REMAT_API WorkingSetTooLarge : std::runtime_error {
   WorkingSetTooLarge()
       : std::runtime_error(
             "remat: a replay keeps evicting its own inputs; the budget is too "

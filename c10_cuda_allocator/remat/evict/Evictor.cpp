@@ -9,7 +9,7 @@ Bytes Evictor::evict_bytes(Bytes wanted) noexcept {
   for (const bool allow_reluctant : {false, true}) {
     while (freed < wanted) {
       const VersionId victim =
-          state_.index.choose(state_.now, allow_reluctant);
+          state_.index->choose(state_.now, allow_reluctant);
       if (!victim) {
         break;
       }

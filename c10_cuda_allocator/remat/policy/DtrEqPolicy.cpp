@@ -30,7 +30,7 @@ void DtrEqPolicy::on_op_forgotten(
     const OpGraph& graph,
     OpId op,
     const OpRecord& record) {
-  estimate_.on_op_forgotten(graph, op);
+  estimate_.on_op_forgotten(graph, op, record.sequence);
   lowered_.add(record.inputs);
 }
 

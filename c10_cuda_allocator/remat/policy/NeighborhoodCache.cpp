@@ -45,7 +45,7 @@ void NeighborhoodCache::on_op_forgotten(
     const OpGraph& graph,
     OpId op,
     const OpRecord& record) {
-  estimate_.on_op_forgotten(graph, op);
+  estimate_.on_op_forgotten(graph, op, record.sequence);
   invalidate_inputs(graph, record.inputs, /*lowered=*/true);
 }
 

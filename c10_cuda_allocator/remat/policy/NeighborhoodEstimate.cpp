@@ -77,9 +77,15 @@ void NeighborhoodEstimate::on_rematerialized(
   }
 }
 
-void NeighborhoodEstimate::on_op_forgotten(const OpGraph& graph, OpId op) {
-  leave(op);
-  rebuild_if_worn(graph);
+void NeighborhoodEstimate::on_op_forgotten(
+    const OpGraph& graph,
+    OpId op,
+    uint64_t sequence) {
+  if (op.index < members_.size() &&
+      members_[op.index].sequence == sequence) {
+    leave(op);
+    rebuild_if_worn(graph);
+  }
 }
 
 void NeighborhoodEstimate::on_output_forgotten(const OpGraph& graph, OpId op) {

@@ -31,7 +31,7 @@ class REMAT_API NeighborhoodEstimate {
   void on_captured(const OpGraph& graph, OpId op);
   void on_evicted(const OpGraph& graph, VersionId id);
   void on_rematerialized(const OpGraph& graph, VersionId id);
-  void on_op_forgotten(const OpGraph& graph, OpId op);
+  void on_op_forgotten(const OpGraph& graph, OpId op, uint64_t sequence);
   void on_output_forgotten(const OpGraph& graph, OpId op);
 
   size_t element_count() const {

@@ -1,0 +1,83 @@
+#pragma once
+
+#include "../RematMode.h"
+#include "../replay/OpCallRecord.h"
+#include "OpTraits.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <chrono>
+#include <memory>
+
+namespace at::remat {
+
+// One op on its way through capture: what it reads and writes, the record
+// being made, and the report to the engine.
+class OpCall {
+ public:
+  // Looks at the arguments on top of `stack`; all must outlive the call.
+  OpCall(
+      const c10::OperatorHandle& op,
+      const OpTraits& traits,
+      c10::DispatchKeySet key_set,
+      Engine& engine,
+      torch::jit::Stack& stack);
+
+  // Exactly one `end` or `abort` follows a `begin` that returned.
+  void begin();
+  void end();
+  void abort();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A storage among the arguments. Unmanaged ones have no handle.
+  struct Operand {
+    c10::StorageImpl* storage;
+    StorageHandle* handle;
+    int32_t input = -1; // index into inputs_
+    int32_t write = -1; // index into writes_
+    uint32_t ref = 0; // index into the record's storages
+  };
+
+  void scan_arguments(size_t first);
+  void visit(const at::Tensor& tensor, const OpTraits::Arg& arg);
+  void visit_opaque(const at::Tensor& tensor);
+  Operand& operand_of(c10::StorageImpl& storage);
+  void read(Operand& operand);
+  void write(Operand& operand, bool overwrites_all, bool side_effect);
+  void add_tensor_ref(
+      const at::Tensor& tensor,
+      const OpTraits::Arg& arg,
+      const Operand& operand);
+  bool writes_now(const OpTraits::Arg& arg, size_t first) const;
+  void decline(const char* reason);
+
+  void collect_fresh_outputs();
+  void note_result(const at::Tensor& tensor, uint32_t result, int32_t element);
+  void drop_replaced();
+  void name_overwritten_outputs();
+  bool is_operand_of_outer_op(const c10::StorageImpl& storage) const;
+  void update_written(const std::vector<VersionId>& ids, size_t first_write);
+  void keep_inputs_for_good();
+
+  const c10::OperatorHandle& op_;
+  const OpTraits& traits_;
+  Engine& engine_;
+  torch::jit::Stack& stack_;
+  std::shared_ptr<OpCallRecord> record_; // null: not replayable
+  const char* declined_ = nullptr; // why
+  OpCall* outer_ = nullptr; // the op whose kernel called this one
+  bool is_nested_;
+  c10::SmallVector<Operand, 4> operands_;
+  c10::SmallVector<const c10::TensorImpl*, 4> seen_tensors_;
+  c10::SmallVector<StorageHandle*, 1> written_;
+  c10::SmallVector<StorageHandle*, 1> fresh_;
+  std::vector<VersionId> inputs_;
+  std::vector<c10::remat::Write> writes_;
+  uint64_t signature_ = 0;
+  Clock::time_point start_;
+  int64_t relief_before_ = 0;
+};
+
+} // namespace at::remat

@@ -1,0 +1,109 @@
+#include "StorageHandle.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstring>
+
+namespace at::remat {
+
+namespace {
+
+// Note [Only the address changes]
+// Evicting must not touch the context of a DataPtr: another thread may be
+// destroying the storage, is past clearing the context, and waits for the
+// engine's lock in the deleter; a context written back would be deleted twice.
+// Storing the address alone is safe, since the StorageImpl lives until that
+// deleter returns. DataPtr has no setter for it, and a patch would not reach
+// code compiled against stock headers, so the address is stored through the
+// class's fixed layout: its first word. Checked when remat is first used.
+void** address_slot(at::DataPtr& data_ptr) {
+  return reinterpret_cast<void**>(&data_ptr);
+}
+
+bool check_address_slot() {
+  int probe = 0;
+  at::DataPtr data_ptr(&probe, c10::kCPU);
+  TORCH_INTERNAL_ASSERT(
+      *address_slot(data_ptr) == &probe,
+      "remat: this build of c10 lays out DataPtr in another way than the one "
+      "remat was written for");
+  return true;
+}
+
+void set_address(c10::StorageImpl& storage, void* address) {
+  __atomic_store_n(
+      address_slot(storage._mutable_data_ptr_no_checks()),
+      address,
+      __ATOMIC_RELEASE);
+}
+
+StorageHandle* holder_of(c10::remat::StorageVersion& version) {
+  return static_cast<StorageHandle*>(version.holder);
+}
+
+} // namespace
+
+StorageHandle* manage(c10::StorageImpl& storage, Engine& engine) {
+  static const bool checked = check_address_slot();
+  (void)checked;
+  auto handle = std::make_unique<StorageHandle>();
+  handle->storage = &storage;
+  handle->engine = &engine;
+  handle->nbytes = storage.nbytes();
+  handle->device = storage.device();
+  void* const address = storage._mutable_data_ptr_no_checks().get();
+  // Moving leaves the address in place; see Note [Only the address changes].
+  handle->data = std::move(storage._mutable_data_ptr_no_checks());
+  storage.set_data_ptr_noswap(at::DataPtr(
+      address,
+      handle.get(),
+      &c10::remat::managed_deleter,
+      handle->device));
+  return handle.release();
+}
+
+void detach(StorageHandle& handle) {
+  c10::StorageImpl& storage = *handle.storage;
+  handle.storage = nullptr;
+  storage._mutable_data_ptr_no_checks().release_context();
+  storage.set_data_ptr_noswap(std::move(handle.data));
+}
+
+void StoragePortImpl::release(c10::remat::StorageVersion& version) noexcept {
+  StorageHandle* handle = holder_of(version);
+  if (handle == nullptr) {
+    return;
+  }
+  if (handle->storage != nullptr) {
+    set_address(*handle->storage, nullptr);
+  }
+  handle->data.clear();
+}
+
+void StoragePortImpl::adopt(
+    c10::remat::StorageVersion& version,
+    std::unique_ptr<c10::remat::Buffer> buffer) noexcept {
+  if (version.holder == nullptr) {
+    auto* fresh = new StorageHandle;
+    fresh->nbytes = version.size;
+    version.holder = fresh;
+  }
+  StorageHandle* handle = holder_of(version);
+  handle->data = std::move(static_cast<ReplayedBuffer&>(*buffer).data);
+  if (handle->storage != nullptr) {
+    set_address(*handle->storage, handle->data.get());
+  }
+}
+
+void StoragePortImpl::disown(c10::remat::StorageVersion& version) noexcept {
+  if (StorageHandle* handle = holder_of(version)) {
+    handle->storage = nullptr;
+  }
+}
+
+void StoragePortImpl::forget(c10::remat::StorageVersion& version) noexcept {
+  delete holder_of(version);
+  version.holder = nullptr;
+}
+
+} // namespace at::remat

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/remat/Engine.h>
+#include <c10/remat/StorageHooks.h>
+
+namespace at::remat {
+
+using c10::remat::Engine;
+using c10::remat::VersionId;
+
+// Holds the bytes of a managed storage, and ties the program's StorageImpl to
+// the graph. The StorageImpl's DataPtr has `managed_deleter` as its deleter and
+// the handle as its context; while the bytes are evicted its pointer is null.
+//
+// `data` and `storage` change under the engine's lock only. While an op has
+// the storage pinned they do not change at all.
+struct StorageHandle {
+  at::DataPtr data; // the allocator's own; empty while evicted
+  c10::StorageImpl* storage = nullptr; // null once the program's is gone
+  Engine* engine = nullptr;
+  VersionId version; // what the storage holds now
+  size_t nbytes = 0;
+  c10::Device device = c10::kCPU;
+  // Aliases through which other code may write at any time (numpy, DLPack).
+  int aliases = 0;
+};
+
+// Null if `storage` is not managed.
+inline StorageHandle* handle_of(c10::StorageImpl& storage) {
+  const at::DataPtr& data_ptr = storage._mutable_data_ptr_no_checks();
+  return c10::remat::is_managed(data_ptr.get_deleter())
+      ? static_cast<StorageHandle*>(data_ptr.get_context())
+      : nullptr;
+}
+
+// Puts `storage` under management; the caller tells the engine of it. The
+// address does not change, so other threads may be reading the bytes.
+StorageHandle* manage(c10::StorageImpl& storage, Engine& engine);
+
+// Gives `storage` its own DataPtr back; its bytes must be resident. The handle
+// is left without a storage.
+void detach(StorageHandle& handle);
+
+// The engine's way to the bytes.
+class StoragePortImpl final : public c10::remat::StoragePort {
+ public:
+  void release(c10::remat::StorageVersion& version) noexcept override;
+  void adopt(
+      c10::remat::StorageVersion& version,
+      std::unique_ptr<c10::remat::Buffer> buffer) noexcept override;
+  void disown(c10::remat::StorageVersion& version) noexcept override;
+  void forget(c10::remat::StorageVersion& version) noexcept override;
+};
+
+// Bytes made by a replay.
+struct ReplayedBuffer final : c10::remat::Buffer {
+  explicit ReplayedBuffer(at::DataPtr data) : data(std::move(data)) {}
+  at::DataPtr data;
+};
+
+} // namespace at::remat

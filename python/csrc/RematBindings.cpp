@@ -1,0 +1,222 @@
+#include <ATen/remat/RematMode.h>
+#include <c10/remat/BlockingSection.h>
+#include <c10/remat/CpuMemory.h>
+#include <c10/remat/Errors.h>
+#include <c10/remat/policy/PolicyRegistry.h>
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <optional>
+#include <string>
+
+namespace {
+
+namespace py = pybind11;
+using at::remat::RematMode;
+using c10::remat::Bytes;
+using c10::remat::Config;
+
+// Runs `wait` without the interpreter lock if this thread has it: whoever is
+// waited for may need it.
+void wait_without_gil(void (*wait)(void*), void* argument) {
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+    const py::gil_scoped_release no_gil;
+    wait(argument);
+  } else {
+    wait(argument);
+  }
+}
+
+// Wraps `function` so that it runs without the interpreter lock and its errors
+// become Python's: UsageError is a ValueError, the rest what torch makes of it.
+template <class Result, class... Args>
+auto expose(Result (*function)(Args...)) {
+  return torch::wrap_pybind_function_no_gil(
+      [function](Args... args) -> Result {
+        try {
+          return function(std::forward<Args>(args)...);
+        } catch (const c10::remat::UsageError& error) {
+          throw py::value_error(error.what());
+        }
+      });
+}
+
+c10::StorageImpl& impl_of(const c10::Storage& storage) {
+  return *storage.unsafeGetStorageImpl();
+}
+
+void enable(
+    std::optional<Bytes> budget,
+    const std::string& policy,
+    bool chaos) {
+  Config config;
+  config.budget = budget.value_or(Config::kUnlimited);
+  config.policy = policy;
+  config.chaos = chaos;
+  RematMode::get().enable(config);
+}
+
+void disable() {
+  RematMode::get().disable();
+}
+
+bool is_enabled() {
+  return RematMode::get().active() != nullptr;
+}
+
+void set_budget(std::optional<Bytes> budget) {
+  RematMode::get().set_budget(budget.value_or(Config::kUnlimited));
+}
+
+std::string current_policy() {
+  return RematMode::get().engine().config().policy;
+}
+
+std::optional<Bytes> current_budget() {
+  const Bytes budget = RematMode::get().engine().config().budget;
+  return budget == Config::kUnlimited ? std::nullopt
+                                      : std::optional<Bytes>(budget);
+}
+
+void reset_counters() {
+  RematMode::get().engine().reset_counters();
+}
+
+void check_invariants() {
+  RematMode::get().engine().check_invariants();
+}
+
+uint64_t evict_all() {
+  return RematMode::get().engine().evict_all();
+}
+
+bool evict(const c10::Storage& storage) {
+  const auto* handle = at::remat::handle_of(impl_of(storage));
+  return handle != nullptr && handle->engine->evict(handle->version);
+}
+
+bool is_managed(const c10::Storage& storage) {
+  return at::remat::handle_of(impl_of(storage)) != nullptr;
+}
+
+bool is_resident(const c10::Storage& storage) {
+  const auto* handle = at::remat::handle_of(impl_of(storage));
+  return handle == nullptr || handle->engine->is_resident(handle->version);
+}
+
+void pin(const c10::Storage& storage) {
+  RematMode::get().engine();
+  RematMode::get().pin_by_user(impl_of(storage));
+}
+
+void unpin(const c10::Storage& storage) {
+  RematMode::get().unpin_by_user(impl_of(storage));
+}
+
+bool begin_access(const c10::Storage& storage) {
+  return RematMode::get().pin(impl_of(storage));
+}
+
+void end_access(const c10::Storage& storage) {
+  RematMode::get().unpin(impl_of(storage));
+}
+
+void escape(const c10::Storage& storage) {
+  RematMode::get().escape(impl_of(storage));
+}
+
+void add_alias(const c10::Storage& storage) {
+  RematMode::get().add_alias(impl_of(storage));
+}
+
+void drop_alias(const c10::Storage& storage) {
+  RematMode::get().drop_alias(impl_of(storage));
+}
+
+void unmanage(const c10::Storage& storage) {
+  RematMode::get().unmanage(impl_of(storage));
+}
+
+py::dict counters() {
+  const auto counters = [] {
+    const py::gil_scoped_release no_gil;
+    return RematMode::get().engine().counters();
+  }();
+  py::dict result;
+  result["ops_captured"] = counters.ops_captured;
+  result["evictions"] = counters.evictions;
+  result["replays"] = counters.replays;
+  result["recompute_ns"] = counters.recompute_ns;
+  result["overhead_ns"] = counters.overhead_ns;
+  result["max_replay_depth"] = counters.deepest_replay;
+  result["faults"] = counters.faults;
+  result["ooms"] = counters.out_of_memory;
+  result["not_replayable"] = counters.not_replayable;
+  return result;
+}
+
+py::dict census() {
+  const auto census = [] {
+    const py::gil_scoped_release no_gil;
+    return RematMode::get().engine().census();
+  }();
+  py::dict result;
+  result["storages"] = census.storages;
+  result["op_records"] = census.op_records;
+  result["resident_bytes"] = census.resident;
+  result["evicted_bytes"] = census.evicted;
+  result["evictable_bytes"] = census.evictable;
+  result["pinned_bytes"] = census.pinned_by_ops + census.pinned_by_user;
+  result["leaf_bytes"] = census.leaf;
+  result["escaped_bytes"] = census.escaped;
+  result["held_bytes"] = census.held;
+  return result;
+}
+
+py::tuple cpu_memory() {
+  const auto usage = c10::remat::cpu_memory_usage();
+  return py::make_tuple(usage.live, usage.peak);
+}
+
+void reset_cpu_memory_peak() {
+  c10::remat::reset_cpu_memory_peak();
+}
+
+} // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Native side of torch.cuda.remat; see the package for contracts.";
+  c10::remat::set_blocking_section(&wait_without_gil);
+  m.def(
+      "enable",
+      expose(&enable),
+      py::arg("budget"),
+      py::arg("policy"),
+      py::arg("chaos"));
+  m.def("disable", expose(&disable));
+  m.def("is_enabled", expose(&is_enabled));
+  m.def("set_budget", expose(&set_budget));
+  m.def("current_policy", expose(&current_policy));
+  m.def("current_budget", expose(&current_budget));
+  m.def("reset_counters", expose(&reset_counters));
+  m.def("check_invariants", expose(&check_invariants));
+  m.def("evict", expose(&evict));
+  m.def("evict_all", expose(&evict_all));
+  m.def("is_managed", expose(&is_managed));
+  m.def("is_resident", expose(&is_resident));
+  m.def("pin", expose(&pin));
+  m.def("unpin", expose(&unpin));
+  m.def("begin_access", expose(&begin_access));
+  m.def("end_access", expose(&end_access));
+  m.def("escape", expose(&escape));
+  m.def("add_alias", expose(&add_alias));
+  m.def("drop_alias", expose(&drop_alias));
+  m.def("unmanage", expose(&unmanage));
+  m.def("counters", torch::wrap_pybind_function(&counters));
+  m.def("census", torch::wrap_pybind_function(&census));
+  m.def("cpu_memory", &cpu_memory);
+  m.def("reset_cpu_memory_peak", &reset_cpu_memory_peak);
+  m.def("policies", [] { return c10::remat::policy_names(); });
+  m.def("default_policy", [] { return c10::remat::default_policy_name(); });
+}

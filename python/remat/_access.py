@@ -1,0 +1,167 @@
+"""Accesses to a storage's bytes that no op makes and C++ cannot see.
+
+C++ is told of mutable accesses (``data_ptr()``, DLPack, extensions) by the
+page fault in c10. What reads through an immutable pointer, or hands out an alias
+that may be written at any time, is covered here: each entry point is wrapped
+once, when remat is first enabled, and is upstream's plus one check after that.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any, Callable, Iterable
+
+import torch
+
+from . import _C
+
+
+# Read the bytes while they run.
+_STORAGE_READERS = (
+    "__getitem__",
+    "__setitem__",
+    "_byteswap",
+    "_set_from_file",
+    "_share_fd_cpu_",
+    "_share_filename_cpu_",
+    "_write_file",
+    "fill_",
+    "resize_",
+)
+# Hand the memory to someone else for good.
+_STORAGE_ESCAPES = ("_share_fd_cpu_", "_share_filename_cpu_", "data_ptr")
+_TENSOR_READERS = ("tolist", "__reduce_ex__")
+
+_installed = False
+
+
+def install() -> None:
+    """Wrap the entry points; no effect the second time."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    for name in _STORAGE_READERS:
+        _wrap(torch.UntypedStorage, name, _reading)
+    for name in _STORAGE_ESCAPES:
+        _wrap(torch.UntypedStorage, name, _escaping)
+    for name in _TENSOR_READERS:
+        _wrap(torch.Tensor, name, _reading)
+    for name in ("numpy", "__array__"):
+        _wrap(torch.Tensor, name, _aliasing)
+    _wrap(torch.Tensor, "__dlpack__", _dlpack)
+    _wrap(torch._C.PyTorchFileWriter, "write_record", _writing_record)
+    _skip_higher_order_operators()
+
+
+def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, self, *args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def _storages_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, torch.UntypedStorage):
+        return (value,)
+    if isinstance(value, torch.storage.TypedStorage):
+        return (value._untyped_storage,)
+    if (
+        isinstance(value, torch.Tensor)
+        and type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and torch._C._has_storage(value)
+    ):
+        return (torch._C.TensorBase.untyped_storage(value),)
+    return ()
+
+
+class _Resident:
+    """Keeps the storages behind ``values`` resident for a ``with`` block."""
+
+    def __init__(self, *values: Any) -> None:
+        self._storages = [s for v in values for s in _storages_of(v)]
+        self._held: list[Any] = []
+
+    def __enter__(self) -> None:
+        try:
+            for storage in self._storages:
+                if _C.begin_access(storage):
+                    self._held.append(storage)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: Any) -> None:
+        while self._held:
+            _C.end_access(self._held.pop())
+
+
+def _reading(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    with _Resident(self, *args):
+        return original(self, *args, **kwargs)
+
+
+def _escaping(
+    original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if _C.is_enabled():
+        for storage in _storages_of(self):
+            _C.escape(storage)
+    return original(self, *args, **kwargs)
+
+
+def _aliasing(
+    original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    array = original(self, *args, **kwargs)
+    if _C.is_enabled():
+        _watch_alias(self, array)
+    return array
+
+
+def _watch_alias(tensor: torch.Tensor, array: Any) -> None:
+    for storage in _storages_of(tensor):
+        if array.size == 0 or not _shares(storage, array):
+            continue
+        _C.add_alias(storage)
+        # Views of the array keep it alive, so its end is the last alias's.
+        weakref.finalize(array, _C.drop_alias, storage).atexit = False
+
+
+def _shares(storage: torch.UntypedStorage, array: Any) -> bool:
+    start = torch._C.StorageBase.data_ptr(storage)
+    address = array.__array_interface__["data"][0]
+    return start <= address < start + storage.nbytes()
+
+
+def _dlpack(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    capsule = original(self, *args, **kwargs)
+    if _C.is_enabled():
+        # The consumer's lifetime cannot be told: an alias for good.
+        for storage in _storages_of(self):
+            _C.add_alias(storage)
+    return capsule
+
+
+def _writing_record(
+    original: Callable[..., Any], self: Any, name: str, data: Any, *args: Any
+) -> Any:
+    with _Resident(data):
+        return original(self, name, data, *args)
+
+
+def _skip_higher_order_operators() -> None:
+    # Operators that exist in Python only have no kernel for our dispatch key and
+    # look for one where the key is in the thread's set.
+    import torch._ops as ops
+
+    key = torch._C._parse_dispatch_key("Fake")
+    ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+    for operator in ops._higher_order_ops.values():
+        operator.fallthrough(key)

@@ -1,0 +1,83 @@
+"""Settings: budgets as people write them, and the one look at the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Optional, Union
+
+
+Limit = Union[int, float, str, None]
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+_ACCEPTED = (
+    "accepted are bytes (8589934592), sizes with a unit (8GiB, 500MB; KB is 1000 "
+    "bytes, KiB is 1024) and a share of the device's memory (80%)"
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the environment asks for; an argument wins over it."""
+
+    budget: Optional[str]
+    chaos: bool
+
+    @classmethod
+    def read(cls) -> Environment:
+        chaos = os.environ.get("PYTORCH_REMAT_CHAOS", "0")
+        if chaos not in ("0", "1", ""):
+            raise ValueError(f"PYTORCH_REMAT_CHAOS must be 0 or 1, got {chaos!r}")
+        return cls(os.environ.get("PYTORCH_REMAT_BUDGET") or None, chaos == "1")
+
+
+def parse_bytes(text: Union[int, str], *, total: Optional[int] = None) -> int:
+    """Return the bytes that ``text`` stands for.
+
+    Args:
+        text: bytes as an ``int``, or a size such as ``"8GiB"``, ``"500MB"``,
+            ``"1.5 GiB"``, ``"4096"``, or ``"80%"`` of ``total``.
+        total: what a percentage is of, in bytes.
+
+    Raises:
+        ValueError: if ``text`` is none of these, or not positive.
+        TypeError: if ``text`` is neither an ``int`` nor a ``str``.
+    """
+    if isinstance(text, bool) or not isinstance(text, (int, str)):
+        raise TypeError(f"a size must be an int or a str, got {text!r}")
+    if isinstance(text, int):
+        result = text
+    elif share := _SHARE.fullmatch(text):
+        if total is None:
+            raise ValueError(f"{text!r} is a share of nothing; {_ACCEPTED}")
+        percent = float(share[1])
+        if percent > 100:
+            raise ValueError(f"a share of memory is at most 100%, got {text!r}")
+        result = int(total * percent / 100)
+    else:
+        size = _SIZE.fullmatch(text)
+        if size is None or size[2] not in _UNITS:
+            raise ValueError(f"cannot read {text!r} as a size; {_ACCEPTED}")
+        result = int(float(size[1]) * _UNITS[size[2]])
+    if result <= 0:
+        raise ValueError(f"a size must be positive, got {text!r}")
+    return result
+
+
+def budget_bytes(limit: Limit, device_total: int) -> Optional[int]:
+    """Return the budget in bytes; ``None`` where there is no limit."""
+    if limit is None:
+        return None
+    if isinstance(limit, float):
+        if limit == float("inf"):
+            return None
+        raise ValueError(f"a budget must be whole bytes or a size, got {limit!r}")
+    return parse_bytes(limit, total=device_total)
