@@ -321,6 +321,49 @@ TEST(EngineTest, RetiresWithEverythingResidentAndNoHistory) {
   }
 }
 
+TEST(EngineTest, SaysThatItCannotRetireWithinTheBudget) {
+  SimProgram program(/*capacity=*/100);
+  const auto made = chain(program, 20, 10);
+  EXPECT_THROW(program.engine.retire(), SimOutOfMemory);
+  program.check_invariants();
+  program.device.capacity = kAmple;
+  program.engine.retire();
+  for (const Var var : made) {
+    EXPECT_TRUE(program.holds_expected(var));
+  }
+}
+
+TEST(EngineTest, OverwritesAValueAndTheLeafThatItCameFrom) {
+  SimProgram program(kAmple);
+  const Var leaf = program.leaf(8);
+  const Var x = program.op1({leaf}, 8);
+  const Var y = program.op1({x}, 8);
+  program.evict(y);
+  SimProgram::OpSpec spec;
+  spec.overwrites = {x, leaf}; // which makes a leaf of x, too
+  program.op(spec);
+  program.check_invariants();
+  for (const Var var : {leaf, x, y}) {
+    EXPECT_TRUE(program.holds_expected(var));
+  }
+}
+
+TEST(EngineTest, GivesUpNoHeldLeafUnderAnOpThatWritesOnItsDependents) {
+  SimProgram program(/*capacity=*/40);
+  const Var leaf = program.leaf(8);
+  const Var x = program.op1({leaf}, 16);
+  const Var y = program.op1({x}, 8);
+  program.drop(leaf); // held: x could not be replayed without it
+  SimProgram::OpSpec spec;
+  spec.writes = {x};
+  spec.fresh = {20}; // evicts y, and would want the leaf's bytes
+  EXPECT_THROW(program.op(spec), SimOutOfMemory);
+  program.check_invariants();
+  program.device.capacity = kAmple;
+  EXPECT_TRUE(program.holds_expected(y));
+  EXPECT_TRUE(program.holds_expected(x));
+}
+
 TEST(EngineTest, SaysWhichPolicyItDoesNotKnow) {
   Config config;
   config.policy = "belady";

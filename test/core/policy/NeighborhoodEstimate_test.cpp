@@ -26,9 +26,9 @@ struct EstimatingPolicy : EvictionPolicy {
   void on_rematerialized(const OpGraph& graph, VersionId id) override {
     estimate.on_rematerialized(graph, id);
   }
-  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord&)
+  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
       override {
-    estimate.on_op_forgotten(graph, op);
+    estimate.on_op_forgotten(graph, op, record.sequence);
   }
   void on_output_forgotten(const OpGraph& graph, OpId op) override {
     estimate.on_output_forgotten(graph, op);
