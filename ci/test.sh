@@ -25,10 +25,10 @@ tier_lint() {
   env_run ruff check "${python[@]}" || return 1
   env_run ruff format --check "${python[@]}" || return 1
   env_run mypy || return 1
-  if command -v clang-format >/dev/null; then
+  if command -v clang-format >/dev/null && [[ -f .clang-format ]]; then
     git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run --Werror || return 1
   else
-    echo "clang-format is not installed: skipped"
+    echo "clang-format or .clang-format is not there: skipped"
   fi
   if [[ -f ci/check_layers.py ]]; then python3 ci/check_layers.py || return 1; fi
 }

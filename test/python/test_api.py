@@ -370,11 +370,8 @@ def test_record_trace_writes_json_lines(remat, device, tmp_path: pathlib.Path):
 
 
 def test_record_trace_to_a_folder_that_is_not_there_is_refused(remat, tmp_path):
-    path = tmp_path / "missing" / "trace.jsonl"
-    with (
-        pytest.raises((OSError, ValueError), match="missing"),
-        remat.record_trace(path),
-    ):
+    trace = remat.record_trace(tmp_path / "missing" / "trace.jsonl")
+    with pytest.raises((OSError, ValueError), match="missing"), trace:
         pass
 
 

@@ -48,6 +48,7 @@ def run_case(case: str) -> dict[str, Report]:
 def _run_worker(case: str, modes: list[str]) -> tuple[str, str]:
     command = [sys.executable, str(HERE / "case_worker.py")]
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    environment.pop("PYTORCH_REMAT_BUDGET", None)
     worker = subprocess.Popen(
         [*command, str(FOLDER / f"{case}.py"), *modes],
         stdout=subprocess.PIPE,
