@@ -136,8 +136,7 @@ void read_event(TraceLine& line, TraceEvent& event) {
       if (line.accept(plain.prefix)) {
         is_known = true;
         event.kind = plain.kind;
-        (plain.kind == Kind::Pressure ? event.size : event.id) =
-            line.number();
+        (plain.kind == Kind::Pressure ? event.size : event.id) = line.number();
         break;
       }
     }

@@ -95,8 +95,7 @@ class PolicyBench {
   template <class Change>
   void forget(Change change, Garbage& garbage) {
     std::vector<std::pair<OpId, OpRecord>> before;
-    graph.for_each_op(
-        [&](OpId op) { before.emplace_back(op, graph[op]); });
+    graph.for_each_op([&](OpId op) { before.emplace_back(op, graph[op]); });
     change();
     for (const VersionId id : garbage.versions) {
       index.remove(id);

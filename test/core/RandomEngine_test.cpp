@@ -197,8 +197,8 @@ TEST_P(RandomEngineTest, HoldsWhatTheModelSays) {
           static_cast<Command::Kind>(random() % Command::kKinds),
           static_cast<uint32_t>(random()),
           static_cast<uint32_t>(random())};
-      ASSERT_NO_THROW(program.apply(command)) << "step " << step << ", command "
-                                            << command.kind;
+      ASSERT_NO_THROW(program.apply(command))
+          << "step " << step << ", command " << command.kind;
       if (HasFatalFailure()) {
         FAIL() << "step " << step << ", command " << command.kind;
       }
@@ -213,9 +213,7 @@ TEST_P(RandomEngineTest, HoldsWhatTheModelSays) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     RandomEngineTest,
-    testing::Combine(
-        testing::ValuesIn(policy_names()),
-        testing::Bool()),
+    testing::Combine(testing::ValuesIn(policy_names()), testing::Bool()),
     [](const auto& info) {
       return std::get<0>(info.param) +
           (std::get<1>(info.param) ? "_chaos" : "");

@@ -37,8 +37,10 @@ struct SimPayload : OpPayload {
   uint64_t tag;
 };
 
-inline uint64_t
-op_value(uint64_t tag, size_t output, const std::vector<uint64_t>& read) {
+inline uint64_t op_value(
+    uint64_t tag,
+    size_t output,
+    const std::vector<uint64_t>& read) {
   uint64_t sum = 0;
   for (const uint64_t value : read) {
     sum += mix(value, 1);

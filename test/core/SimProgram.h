@@ -188,7 +188,8 @@ class SimProgram {
     for (auto& [var, state] : vars_) {
       REMAT_ASSERT(
           state.holder->value.has_value() == engine.is_resident(state.id));
-      REMAT_ASSERT(!state.holder->value || *state.holder->value == state.expected);
+      REMAT_ASSERT(
+          !state.holder->value || *state.holder->value == state.expected);
     }
   }
 

@@ -87,8 +87,7 @@ void Centrality::accumulate(uint32_t source) {
     }
     for (uint32_t k = node.first_link; k < nodes_[i + 1].first_link; ++k) {
       Node& reader = nodes_[links_[k].reader];
-      const double distance =
-          node.distance + static_cast<double>(reader.cost);
+      const double distance = node.distance + static_cast<double>(reader.cost);
       if (distance < reader.distance) {
         reader.distance = distance;
         reader.paths = node.paths;
@@ -104,8 +103,7 @@ void Centrality::accumulate(uint32_t source) {
     }
     for (uint32_t k = node.first_link; k < nodes_[i + 1].first_link; ++k) {
       const Node& reader = nodes_[links_[k].reader];
-      if (node.distance + static_cast<double>(reader.cost) !=
-          reader.distance) {
+      if (node.distance + static_cast<double>(reader.cost) != reader.distance) {
         continue;
       }
       const double share = node.paths / reader.paths * (1 + reader.share);

@@ -21,10 +21,8 @@ class REMAT_API DtrPolicy final : public EvictionPolicy {
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_evicted(const OpGraph& graph, VersionId id) override;
   void on_rematerialized(const OpGraph& graph, VersionId id) override;
-  void on_op_forgotten(
-      const OpGraph& graph,
-      OpId op,
-      const OpRecord& record) override;
+  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
+      override;
   void on_output_forgotten(const OpGraph& graph, OpId op) override;
 
  private:

@@ -81,8 +81,7 @@ void NeighborhoodEstimate::on_op_forgotten(
     const OpGraph& graph,
     OpId op,
     uint64_t sequence) {
-  if (op.index < members_.size() &&
-      members_[op.index].sequence == sequence) {
+  if (op.index < members_.size() && members_[op.index].sequence == sequence) {
     leave(op);
     rebuild_if_worn(graph);
   }
@@ -179,8 +178,7 @@ void NeighborhoodEstimate::join_neighbors(const OpGraph& graph, OpId op) {
 }
 
 void NeighborhoodEstimate::leave(OpId op) {
-  if (op.index >= members_.size() ||
-      members_[op.index].element == kNone) {
+  if (op.index >= members_.size() || members_[op.index].element == kNone) {
     return;
   }
   Member& member = members_[op.index];

@@ -96,8 +96,8 @@ void VictimIndex::check_invariants() const {
     const Bucket& bucket = buckets_[number];
     const bool occupied = (occupied_[number / 64] >> (number % 64)) & 1;
     REMAT_ASSERT(occupied || bucket.heap.empty());
-    REMAT_ASSERT(std::is_heap(
-        bucket.heap.begin(), bucket.heap.end(), std::greater<>()));
+    REMAT_ASSERT(
+        std::is_heap(bucket.heap.begin(), bucket.heap.end(), std::greater<>()));
     size_t stale = 0;
     for (const Entry& entry : bucket.heap) {
       if (!is_current(entry)) {
@@ -143,15 +143,11 @@ double VictimIndex::score(VersionId id, double weight, Ticks now) const {
                          : weight;
 }
 
-void VictimIndex::offer(
-    Best& best,
-    VersionId id,
-    double weight,
-    Ticks now) const {
+void VictimIndex::offer(Best& best, VersionId id, double weight, Ticks now)
+    const {
   const double offered = score(id, weight, now);
   if (!best.id || offered < best.score ||
-      (offered == best.score &&
-       graph_[id].created < graph_[best.id].created)) {
+      (offered == best.score && graph_[id].created < graph_[best.id].created)) {
     best = {id, offered};
   }
 }
@@ -166,9 +162,7 @@ int VictimIndex::bucket_of(double weight) const {
       (fraction >= 0.70710678118654752440 ? 1 : 0) +
       (fraction >= 1 / kBucketRatio ? 1 : 0);
   return std::clamp(
-      (exponent - 1 + kOctaves) * kBucketsPerOctave + quarter,
-      0,
-      kBuckets - 1);
+      (exponent - 1 + kOctaves) * kBucketsPerOctave + quarter, 0, kBuckets - 1);
 }
 
 int64_t VictimIndex::key_of(VersionId id, double weight) const {
@@ -184,8 +178,7 @@ void VictimIndex::place(VersionId id, double weight) {
   slot.ticket = last_ticket_;
   slot.bucket = bucket_of(weight);
   auto& heap = buckets_[slot.bucket].heap;
-  heap.push_back(
-      {key_of(id, weight), graph_[id].created, id, slot.ticket});
+  heap.push_back({key_of(id, weight), graph_[id].created, id, slot.ticket});
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
   occupied_[slot.bucket / 64] |= uint64_t{1} << (slot.bucket % 64);
 }

@@ -69,7 +69,7 @@ class REMAT_API VictimIndex {
     uint32_t ticket; // not the slot's: the entry is stale
 
     friend bool operator>(const Entry& a, const Entry& b) {
-      return a.key != b.key ? a.key > b.key
+      return a.key != b.key        ? a.key > b.key
           : a.created != b.created ? a.created > b.created
                                    : b.id < a.id;
     }

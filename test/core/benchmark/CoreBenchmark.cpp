@@ -1,10 +1,11 @@
 // Prints what the core costs: one captured op, and one victim choice among
-// many storages, with the bookkeeping that an eviction brings.
+// many storages, with the bookkeeping that an eviction brings. Then how much
+// the policies make a simulated training step recompute.
 //
 //   build/core/remat_benchmark
 
 #include "../PolicyBench.h"
-#include "../SimDevice.h"
+#include "../SimProgram.h"
 
 #include <c10/remat/policy/PolicyRegistry.h>
 
@@ -21,8 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double ns_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::nano>(Clock::now() - start)
-      .count();
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
 
 // In ns. Not means: those tell of whatever else the machine was doing.
@@ -149,7 +149,86 @@ ChoiceTimes time_choices(const std::string& name, size_t count) {
   return times;
 }
 
+// Forward and backward of a network whose layers are three ops of unlike cost
+// and size; with `skips`, layer i also reads what layer kLayers - i does.
+void train_step(SimProgram& program, bool skips) {
+  constexpr size_t kLayers = 48;
+  using Var = SimProgram::Var;
+  struct Step {
+    std::vector<Var> inputs;
+    Var output;
+    CostNs cost;
+    Bytes size;
+  };
+  std::vector<Step> tape;
+  const auto op = [&](std::vector<Var> inputs, Bytes size, CostNs cost) {
+    const Var output = program.op1(inputs, size, cost);
+    tape.push_back({std::move(inputs), output, cost, size});
+    return output;
+  };
+  std::vector<Var> outputs;
+  Var x = program.leaf(64);
+  for (size_t i = 0; i < kLayers; ++i) {
+    std::vector<Var> inputs{x};
+    if (skips && i > kLayers / 2) {
+      inputs.push_back(outputs[kLayers - i]);
+    }
+    const Var wide = op(inputs, 256, 20000); // a matrix product
+    const Var active = op({wide}, 256, 2000); // pointwise
+    x = op({active, x}, 64, 10000);
+    outputs.push_back(x);
+  }
+  Var gradient = program.op1({x}, 64, 1000);
+  while (!tape.empty()) {
+    const Step step = tape.back();
+    tape.pop_back();
+    std::vector<Var> inputs = step.inputs;
+    inputs.push_back(gradient);
+    const Var next = program.op1(inputs, 64, 2 * step.cost);
+    program.drop(gradient);
+    program.drop(step.output);
+    gradient = next;
+  }
+  program.drop(gradient);
+}
+
+// Recompute cost over that of the step itself; negative where memory ran out.
+double extra_compute(const std::string& policy, double share, bool skips) {
+  Config config;
+  config.policy = policy;
+  SimProgram unlimited(Bytes{1} << 40, config);
+  train_step(unlimited, skips);
+  config.budget = static_cast<Bytes>(share * unlimited.device.peak);
+  SimProgram program(config.budget, config);
+  try {
+    train_step(program, skips);
+  } catch (const std::runtime_error&) {
+    return -1;
+  }
+  double own = 0;
+  for (int layer = 0; layer < 48; ++layer) {
+    own += 3 * (20000 + 2000 + 10000);
+  }
+  return program.engine.counters().recompute_ns / own;
+}
+
+void print_extra_compute() {
+  constexpr double kShares[] = {0.8, 0.6, 0.4, 0.3, 0.2, 0.15, 0.1};
+  std::printf("extra compute at budgets of 80, 60, 40, 30, 20, 15, 10 %%\n");
+  for (const bool skips : {false, true}) {
+    std::printf("  %s\n", skips ? "with long skips" : "a chain of layers");
+    for (const std::string& name : policy_names()) {
+      std::printf("    %-12s", name.c_str());
+      for (const double share : kShares) {
+        std::printf(" %7.3f", extra_compute(name, share, skips));
+      }
+      std::printf("\n");
+    }
+  }
+}
+
 int run() {
+  print_extra_compute();
   std::printf("captured op, ns: unlimited budget\n");
   for (const std::string& name : policy_names()) {
     std::printf("  %-12s %8.0f\n", name.c_str(), ns_per_captured_op(name));

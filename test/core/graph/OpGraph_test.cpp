@@ -167,8 +167,8 @@ TEST(OpGraphTest, AgreesWithANaiveModelInRandomRuns) {
         for (const VersionId input : inputs) {
           op.inputs.insert(graph[input].created);
         }
-        for (const VersionId output : add_op(
-                 graph, {inputs.begin(), inputs.end()}, 1 + random() % 3)) {
+        for (const VersionId output :
+             add_op(graph, {inputs.begin(), inputs.end()}, 1 + random() % 3)) {
           owned.push_back(output);
           op.outputs.insert(graph[output].created);
           model.owned.insert(graph[output].created);

@@ -67,8 +67,7 @@ TEST(DtrPolicyTest, CountsAbsentIntermediates) {
   DtrPolicy policy;
   Chain chain(policy);
   chain.bench.kill(chain.b);
-  EXPECT_EQ(
-      policy.weight(chain.bench.graph, chain.c), (30.0 + 20) / 10);
+  EXPECT_EQ(policy.weight(chain.bench.graph, chain.c), (30.0 + 20) / 10);
 }
 
 TEST(DtrPolicyTest, ForgetsDescendantsThatNothingNeeds) {
@@ -136,8 +135,7 @@ TEST(MspsPolicyTest, CountsAncestorsOnly) {
   Chain chain(policy);
   chain.bench.evict(chain.a);
   chain.bench.evict(chain.c);
-  EXPECT_EQ(
-      policy.weight(chain.bench.graph, chain.b), (20.0 + 100) / 10);
+  EXPECT_EQ(policy.weight(chain.bench.graph, chain.b), (20.0 + 100) / 10);
 }
 
 TEST(DtrEqPolicyTest, CountsWholeSets) {
@@ -180,8 +178,7 @@ TEST(CentralityPolicyTest, WeighsTheMiddleOfAChainMost) {
   // 28, at 8 x 35 = 280, and 32, at 9 x 31 = 279.
   const double gain = CentralityPolicy::kGain;
   EXPECT_DOUBLE_EQ(policy.weight(bench.graph, chain[28]), 1 + gain);
-  EXPECT_DOUBLE_EQ(
-      policy.weight(bench.graph, chain[32]), 1 + gain * 279 / 280);
+  EXPECT_DOUBLE_EQ(policy.weight(bench.graph, chain[32]), 1 + gain * 279 / 280);
   EXPECT_DOUBLE_EQ(policy.weight(bench.graph, chain[63]), 1);
 }
 
