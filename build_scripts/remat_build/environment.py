@@ -114,7 +114,8 @@ class Environment:
                 run([self.python.executable, "-m", "venv", self.folder])
         companions = self.project.upstream["stock"]["companions"]
         local = [fetch_wheel(name, self.python) for name in companions]
-        pip = [python, "-m", "pip", "install", "--upgrade", wheel, *local]
+        pip = [python, "-m", "pip", "install", "--upgrade", "--no-compile"]
+        pip += [wheel, *local]
         requirements, *constraints = self._requirement_files()
         pip += ["--requirement", self.project.root / requirements]
         for constraint in constraints:

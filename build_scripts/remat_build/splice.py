@@ -20,7 +20,7 @@ from elftools.elf.elffile import ELFFile
 
 from . import cpuinfo
 from .components import Interpreter, fetch_wheel, unpack_cuda, unpack_stock
-from .console import fail, run, say, step
+from .console import fail, say, step
 from .patchset import PatchSet
 from .project import Project, files_under
 from .series import PYTHON_FILE, series_hash
@@ -52,6 +52,7 @@ class Splice:
 
     def build(self, out: Path) -> Path:
         """Compile, and write the wheel into ``out``; return its path."""
+        _check_programs()
         stock_wheel = fetch_wheel(
             self.project.upstream["stock"]["requirement"], self.python
         )
@@ -93,11 +94,6 @@ class Splice:
             cpuinfo.carve(stock / "lib/libc10.so", self.folder / "cpuinfo")
 
     def _compile(self, stock: Path) -> None:
-        for program in ("cmake", "ninja"):
-            if not shutil.which(program):
-                fail(f"{program} is not installed (Debian: cmake, ninja-build)")
-        if not shutil.which(os.environ.get("CXX", "c++")):
-            fail("no C++ compiler found (Debian: g++); or set CXX")
         settings = {
             "CMAKE_BUILD_TYPE": "Release",
             "REMAT_TREE": self.tree,
@@ -190,6 +186,14 @@ class Splice:
             files[f"{info}/LICENSE.remat"] = licence.read_text()
         files[f"{info}/METADATA"] = metadata
         return {name: text.encode() for name, text in files.items()}
+
+
+def _check_programs() -> None:
+    for program in ("cmake", "ninja"):
+        if not shutil.which(program):
+            fail(f"{program} is not installed (Debian: cmake, ninja-build)")
+    if not shutil.which(os.environ.get("CXX", "c++")):
+        fail("no C++ compiler found (Debian: g++); or set CXX")
 
 
 def _compiler(command: list[str], *, progress: bool = False) -> None:
