@@ -47,7 +47,8 @@ tier_core() {
 tier_wheel() { bash ci/check_wheel.sh; }
 
 tier_python() {
-  env_run python -m pytest -q test/python "${PYTEST_OPTIONS[@]}"
+  # Two processes, a file each: a crash costs its file and not the whole tier.
+  env_run python -m pytest -q -n 2 --dist loadfile test/python "${PYTEST_OPTIONS[@]}"
 }
 
 read -r -a PYTEST_OPTIONS <<<"${REMAT_PYTEST_OPTIONS:-}"

@@ -9,6 +9,7 @@ import torch
 from torch.cuda.remat import _testing
 
 import models
+import runs
 
 MIB = 1 << 20
 
@@ -133,8 +134,6 @@ def test_values_are_intact_after_an_error_in_the_middle_of_a_step(run_twice, dev
 
 
 def test_every_budget_of_a_fine_grid_works_or_says_why(remat_off, device):
-    import runs
-
     def train():
         model = models.deep_mlp(12, 64).to(device)
         return models.train(
