@@ -120,11 +120,16 @@ def _fetch_debian(debian: dict[str, Any], archive: Path) -> None:
     ):
         apt += ["-o", option]
     say(f"download {archive.name} (27 MB) with apt")
-    run([*apt, "update"])
     package = f"{debian['package']}={debian['version']}"
-    run([*apt, "source", "--download-only", package], cwd=archive.parent)
-    if not archive.is_file():
-        fail(f"apt did not bring {archive.name}; use --source or --git-tag")
+    try:
+        run([*apt, "update"])
+        run([*apt, "source", "--download-only", package], cwd=archive.parent)
+    except BuildError as error:
+        said = str(error).partition(" failed: ")[2] or str(error)
+        fail(
+            f"cannot download {archive.name} from Debian's suite {debian['suite']} "
+            f"({said}); put it into {archive.parent}, or use --source or --git-tag"
+        )
 
 
 def _debian_mirror() -> str:
