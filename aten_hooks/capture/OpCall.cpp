@@ -9,6 +9,7 @@
 #include <ATen/SparseTensorImpl.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/hash.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <cstring>
@@ -60,6 +61,17 @@ const char* const kForeignMemory = "reads memory shared with other code";
 
 thread_local OpCall* current_call = nullptr;
 
+// Note [Gradients are leaves]
+// What a backward pass computes is used at once and then gone, with the
+// activations that it was computed from: a gradient evicted now would need the
+// whole forward pass, and backward up to here, a moment later. Only where the
+// pass is itself differentiated (create_graph) are they activations like
+// others.
+bool makes_gradients() {
+  return !at::GradMode::is_enabled() &&
+      torch::autograd::get_current_node() != nullptr;
+}
+
 } // namespace
 
 OpCall::OpCall(
@@ -80,6 +92,8 @@ OpCall::OpCall(
     record_->is_aten = traits.is_aten;
     if (traits.not_replayable != nullptr) {
       decline(traits.not_replayable);
+    } else if (makes_gradients()) {
+      decline("gradient");
     }
   }
   signature_ = reinterpret_cast<uintptr_t>(&op.schema());
@@ -251,8 +265,17 @@ void OpCall::visit(const at::Tensor& tensor, const OpTraits::Arg& arg) {
   Operand& operand = operand_of(storage_of(tensor));
   const bool overwrites_all =
       arg.written && arg.write_only && covers_storage(tensor);
+  const bool is_parameter = tensor.requires_grad() && tensor.is_leaf();
+  if (is_parameter && operand.handle != nullptr &&
+      !operand.handle->is_parameter) {
+    operand.handle->is_parameter =
+        engine_.declare_parameter(operand.handle->version);
+  }
   if (arg.written) {
     write(operand, overwrites_all, arg.side_effect);
+    if (is_parameter && operand.write >= 0) {
+      writes_[operand.write].is_parameter = true;
+    }
   }
   if (!overwrites_all && !(arg.written && arg.side_effect)) {
     read(operand);
@@ -457,6 +480,7 @@ void OpCall::end() {
   c10::remat::OpCapture capture;
   capture.cost = elapsed - (relief_ns_of_thread() - relief_before_);
   capture.signature = signature_;
+  capture.name = traits_.name.c_str();
   capture.inputs = std::move(inputs_);
   for (StorageHandle* handle : fresh_) {
     capture.fresh.push_back({handle->nbytes, handle});

@@ -25,6 +25,7 @@ struct StorageHandle {
   c10::Device device = c10::kCPU;
   // Aliases through which other code may write at any time (numpy, DLPack).
   int aliases = 0;
+  bool is_parameter = false; // the engine knows
 };
 
 // Null if `storage` is not managed.

@@ -26,6 +26,12 @@ constexpr size_t kFirstHistoryCheck = 1024;
 // cut: its outputs become leaves, at once where they are resident, otherwise
 // as soon as they are. Doubling makes the cost per op constant.
 
+// Note [State carried across updates]
+// What is written in place and was there before the last parameter was updated
+// is state that training carries along (momentum, moving averages, sums). To
+// replay it would need the gradients of every step since. A write to it is
+// therefore not recorded, and it is a leaf from its second update on.
+
 Engine::Engine(
     const Config& config,
     StoragePort& storage,
@@ -124,6 +130,7 @@ VersionId Engine::replace_written(VersionId old) {
   OpGraph& graph = state_.graph;
   const VersionId id =
       graph.add_version(graph[old].size, graph[old].holder, state_.now);
+  graph[id].epoch = state_.epoch;
   StorageVersion& from = graph[old];
   StorageVersion& to = graph[id];
   to.owned = from.owned;
@@ -158,17 +165,23 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
         graph.add_version(fresh.size, fresh.holder, state_.now);
     graph[id].owned = true;
     graph[id].resident = true;
+    graph[id].epoch = state_.epoch;
     results.push_back(id);
     record.outputs.push_back(id);
   }
   bool replayable = capture.payload != nullptr;
+  bool updates_parameter = false;
   std::vector<VersionId> overwritten;
   for (const Write& write : capture.writes) {
     const VersionId old = write.version;
     // A leaf's old bytes are gone for good: nothing can do this write again.
+    // And see Note [State carried across updates].
     replayable &= write.overwrites_all || write.side_effect ||
-        !graph.is_leaf(old);
+        (!graph.is_leaf(old) && graph[old].epoch == state_.epoch);
+    replayable &= !write.is_parameter;
+    updates_parameter |= write.is_parameter;
   }
+  state_.epoch += updates_parameter;
   for (const Write& write : capture.writes) {
     const VersionId old = write.version;
     const VersionId id = replace_written(old);
@@ -194,6 +207,7 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
   if (replayable && !record.outputs.empty()) {
     record.inputs = capture.inputs;
     record.cost = cost;
+    record.name = capture.name;
     record.payload = std::move(capture.payload);
     op = graph.add_op(std::move(record));
     state_.policy->on_captured(graph, op);
@@ -372,6 +386,22 @@ void Engine::cut_dependents(VersionId id, Lock& lock, Garbage& garbage) {
     throw;
   }
   unpin_all({id}, garbage);
+}
+
+bool Engine::declare_parameter(VersionId id) {
+  Garbage garbage;
+  const Lock lock(state_.mutex);
+  const StorageVersion& version = state_.graph[id];
+  if (!version.producer) {
+    return true;
+  }
+  if (!version.resident || state_.active_replays != 0 ||
+      !state_.graph[version.producer].inputs.empty()) {
+    return false;
+  }
+  state_.make_leaf(id, garbage);
+  state_.settle(garbage);
+  return true;
 }
 
 VersionId Engine::add_leaf(Bytes size, void* holder) {

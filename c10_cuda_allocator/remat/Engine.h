@@ -18,6 +18,7 @@ struct Write {
   bool overwrites_all = false;
   // Has no part in the op's other outputs, and is not repeated by a replay.
   bool side_effect = false;
+  bool is_parameter = false; // a leaf of autograd: the optimizer's doing
 };
 
 // What an op did, told to the engine when it has run.
@@ -94,6 +95,11 @@ class REMAT_API Engine {
 
   // A storage that no recorded op produced.
   VersionId add_leaf(Bytes size, void* holder);
+
+  // A leaf of autograd holds `id`. If that was made from nothing (initialized),
+  // it becomes a leaf: parameters are read all the time and never worth
+  // evicting. Returns false if it is not one for now.
+  bool declare_parameter(VersionId id);
 
   // Someone may write to `id` from outside, now: its dependents are cut as in
   // begin_op and it becomes a leaf. With `for_good` it is never evicted again.

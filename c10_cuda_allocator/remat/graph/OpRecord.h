@@ -21,6 +21,7 @@ struct Overwrite {
 
 // What one executed op read, wrote and cost; never changed after capture.
 struct OpRecord {
+  const char* name = ""; // the operator's; outlives the record
   uint64_t sequence = 0; // order of execution; never reused
   CostNs cost = 0;
   std::vector<VersionId> inputs; // each version once

@@ -27,6 +27,7 @@ struct StorageVersion {
   OpId producer; // none: a leaf, which nothing can rematerialize
   Ticks last_access = 0;
   uint64_t created = 0; // sequence number, breaks ties
+  uint64_t epoch = 0; // how often parameters had been updated by then
   std::vector<OpId> readers; // op records that read it, one entry each
   void* holder = nullptr; // the StoragePort's; opaque here
   uint32_t pins = 0; // by running ops and replays
