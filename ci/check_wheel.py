@@ -251,7 +251,7 @@ def check_installed(
         venv = Path(folder) / "venv"
         run([python.executable, "-m", "venv", venv])
         venv_python = venv / "bin/python"
-        pip = [venv_python, "-m", "pip", "install", "--quiet"]
+        pip = [venv_python, "-m", "pip", "install", "--quiet", "--no-compile"]
         pip += ["--find-links", cache_dir("wheels")]
         with step("install the stock wheel"):
             run(
