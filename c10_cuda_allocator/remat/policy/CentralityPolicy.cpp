@@ -25,8 +25,10 @@ bool CentralityPolicy::is_locked(const OpGraph& graph, VersionId id) const {
   return centrality_(graph, id) >= lowest_locked_;
 }
 
-void CentralityPolicy::drain_lowered(std::vector<VersionId>& lowered) {
-  base_.drain_lowered(lowered);
+void CentralityPolicy::drain_lowered(
+    const OpGraph& graph,
+    std::vector<VersionId>& lowered) {
+  base_.drain_lowered(graph, lowered);
   lowered.insert(lowered.end(), lowered_.begin(), lowered_.end());
   lowered_.clear();
 }

@@ -35,7 +35,8 @@ class REMAT_API CentralityPolicy final : public EvictionPolicy {
   uint64_t lock_epoch() const override {
     return lock_epoch_;
   }
-  void drain_lowered(std::vector<VersionId>& lowered) override;
+  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
+      override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_evicted(const OpGraph& graph, VersionId id) override;

@@ -9,7 +9,9 @@ double DtrEqPolicy::weight(const OpGraph& graph, VersionId id) const {
   return static_cast<double>(cost) / static_cast<double>(graph[id].size);
 }
 
-void DtrEqPolicy::drain_lowered(std::vector<VersionId>& lowered) {
+void DtrEqPolicy::drain_lowered(
+    const OpGraph& /*graph*/,
+    std::vector<VersionId>& lowered) {
   lowered_.drain(lowered);
 }
 

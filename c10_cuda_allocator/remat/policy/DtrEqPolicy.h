@@ -1,8 +1,8 @@
 #pragma once
 
 #include "EvictionPolicy.h"
-#include "LoweredVersions.h"
 #include "NeighborhoodEstimate.h"
+#include "VersionSet.h"
 
 namespace c10::remat {
 
@@ -17,7 +17,8 @@ class REMAT_API DtrEqPolicy final : public EvictionPolicy {
     return "dtr_eq";
   }
   double weight(const OpGraph& graph, VersionId id) const override;
-  void drain_lowered(std::vector<VersionId>& lowered) override;
+  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
+      override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_evicted(const OpGraph& graph, VersionId id) override;
@@ -32,7 +33,7 @@ class REMAT_API DtrEqPolicy final : public EvictionPolicy {
   NeighborhoodEstimate estimate_;
   // Neighbors of what left a set. Other versions that touch the set are found
   // by VictimIndex's sweep.
-  LoweredVersions lowered_;
+  VersionSet lowered_;
 };
 
 } // namespace c10::remat

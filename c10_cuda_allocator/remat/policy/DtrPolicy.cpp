@@ -9,8 +9,10 @@ double DtrPolicy::weight(const OpGraph& graph, VersionId id) const {
   return static_cast<double>(cost) / static_cast<double>(graph[id].size);
 }
 
-void DtrPolicy::drain_lowered(std::vector<VersionId>& lowered) {
-  neighborhoods_.drain_lowered(lowered);
+void DtrPolicy::drain_lowered(
+    const OpGraph& graph,
+    std::vector<VersionId>& lowered) {
+  neighborhoods_.drain_lowered(graph, lowered);
 }
 
 void DtrPolicy::on_captured(const OpGraph& graph, OpId op) {

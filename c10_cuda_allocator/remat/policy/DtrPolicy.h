@@ -16,7 +16,8 @@ class REMAT_API DtrPolicy final : public EvictionPolicy {
     return "dtr";
   }
   double weight(const OpGraph& graph, VersionId id) const override;
-  void drain_lowered(std::vector<VersionId>& lowered) override;
+  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
+      override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_evicted(const OpGraph& graph, VersionId id) override;

@@ -44,7 +44,9 @@ class REMAT_API EvictionPolicy {
 
   // Appends the versions whose weight may have fallen since the last call, so
   // that they are not passed over. Growth needs no report.
-  virtual void drain_lowered(std::vector<VersionId>& /*lowered*/) {}
+  virtual void drain_lowered(
+      const OpGraph& /*graph*/,
+      std::vector<VersionId>& /*lowered*/) {}
 
   // The engine tells of each change after making it. A version with a producer
   // is in use while it is resident and owned. What it is for a while during a

@@ -20,7 +20,8 @@ class REMAT_API MspsPolicy final : public EvictionPolicy {
   bool uses_staleness() const override {
     return false;
   }
-  void drain_lowered(std::vector<VersionId>& lowered) override;
+  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
+      override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_evicted(const OpGraph& graph, VersionId id) override;

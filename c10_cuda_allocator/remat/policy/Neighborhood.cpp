@@ -75,7 +75,7 @@ Neighborhood::Cost Neighborhood::cost(
 
 void Neighborhood::find_affected(
     const OpGraph& graph,
-    VersionId id,
+    const std::vector<VersionId>& changed,
     std::vector<VersionId>& affected) {
   const auto visit = [&](VersionId found) {
     const StorageVersion& version = graph[found];
@@ -83,17 +83,22 @@ void Neighborhood::find_affected(
       affected.push_back(found);
     }
   };
-  visit(id);
+  const size_t most_ops = kMaxAffectedOps * changed.size();
+  const size_t most_links = kMaxLinks * changed.size();
+
   start();
   size_t links = 0;
   ops_.clear();
-  if (const OpId own = graph[id].producer) {
-    mark(own);
-    ops_.push_back(own);
+  for (const VersionId id : changed) {
+    visit(id);
+    const OpId own = graph[id].producer;
+    if (own && mark(own)) {
+      ops_.push_back(own);
+    }
   }
-  for (size_t i = 0; i < ops_.size() && i < kMaxAffectedOps; ++i) {
+  for (size_t i = 0; i < ops_.size() && i < most_ops; ++i) {
     for (const VersionId input : graph[ops_[i]].inputs) {
-      if (++links > kMaxLinks) {
+      if (++links > most_links) {
         break;
       }
       const StorageVersion& version = graph[input];
@@ -104,12 +109,14 @@ void Neighborhood::find_affected(
       }
     }
   }
+
+  start();
   links = 0;
-  versions_.assign(1, id);
   size_t ops = 0;
-  for (size_t i = 0; i < versions_.size() && ops < kMaxAffectedOps; ++i) {
+  versions_ = changed;
+  for (size_t i = 0; i < versions_.size() && ops < most_ops; ++i) {
     for (const OpId reader : graph[versions_[i]].readers) {
-      if (++links > kMaxLinks) {
+      if (++links > most_links) {
         break;
       }
       if (!mark(reader)) {

@@ -44,12 +44,12 @@ class REMAT_API Neighborhood {
   // `id` has a producer.
   Cost cost(const OpGraph& graph, VersionId id, Side side);
 
-  // Appends to `affected` the versions in use (and `id` if it is) in whose
-  // neighborhood `id` is, or was before it came back; to within
-  // kMaxAffectedOps records in each direction.
+  // Appends to `affected` the versions in use, in whose neighborhood one of
+  // `changed` is, or was before it came back, and those of `changed` that are
+  // in use; to within kMaxAffectedOps records for each, in each direction.
   void find_affected(
       const OpGraph& graph,
-      VersionId id,
+      const std::vector<VersionId>& changed,
       std::vector<VersionId>& affected);
 
  private:

@@ -5,6 +5,7 @@
 namespace c10::remat {
 
 CostNs NeighborhoodCache::cost(const OpGraph& graph, VersionId id) const {
+  catch_up(graph);
   if (id.index >= memos_.size()) {
     memos_.resize(std::max<size_t>(id.index + 1, 2 * memos_.size()));
   }
@@ -20,25 +21,28 @@ CostNs NeighborhoodCache::cost(const OpGraph& graph, VersionId id) const {
       : std::max(memo.cost.cost, estimate_.cost(graph, id));
 }
 
-void NeighborhoodCache::drain_lowered(std::vector<VersionId>& lowered) {
+void NeighborhoodCache::drain_lowered(
+    const OpGraph& graph,
+    std::vector<VersionId>& lowered) {
+  catch_up(graph);
   lowered_.drain(lowered);
 }
 
 void NeighborhoodCache::on_captured(const OpGraph& graph, OpId op) {
   estimate_.on_captured(graph, op);
   if (has_absent_output(graph, op)) {
-    invalidate_inputs(graph, graph[op].inputs, /*lowered=*/false);
+    grown_.add(graph[op].inputs);
   }
 }
 
 void NeighborhoodCache::on_evicted(const OpGraph& graph, VersionId id) {
   estimate_.on_evicted(graph, id);
-  invalidate_around(graph, id, /*lowered=*/false);
+  grown_.add(id);
 }
 
 void NeighborhoodCache::on_rematerialized(const OpGraph& graph, VersionId id) {
   estimate_.on_rematerialized(graph, id);
-  invalidate_around(graph, id, /*lowered=*/true);
+  shrunk_.add(id);
 }
 
 void NeighborhoodCache::on_op_forgotten(
@@ -46,47 +50,41 @@ void NeighborhoodCache::on_op_forgotten(
     OpId op,
     const OpRecord& record) {
   estimate_.on_op_forgotten(graph, op, record.sequence);
-  invalidate_inputs(graph, record.inputs, /*lowered=*/true);
+  shrunk_.add(record.inputs);
 }
 
 void NeighborhoodCache::on_output_forgotten(const OpGraph& graph, OpId op) {
   estimate_.on_output_forgotten(graph, op);
-  invalidate_inputs(graph, graph[op].inputs, /*lowered=*/true);
+  shrunk_.add(graph[op].inputs);
 }
 
-void NeighborhoodCache::invalidate(VersionId id, bool lowered) {
-  if (id.index >= memos_.size()) {
-    return;
+void NeighborhoodCache::catch_up(const OpGraph& graph) const {
+  if (!grown_.empty()) {
+    invalidate_around(graph, grown_, /*lowered=*/false);
   }
-  Memo& memo = memos_[id.index];
-  memo.is_valid = false;
-  // A version that nobody asked about has no weight that could be wrong.
-  if (lowered && memo.was_asked) {
-    memo.was_asked = false;
-    lowered_.add(id);
+  if (!shrunk_.empty()) {
+    invalidate_around(graph, shrunk_, /*lowered=*/true);
   }
 }
 
 void NeighborhoodCache::invalidate_around(
     const OpGraph& graph,
-    VersionId id,
-    bool lowered) {
+    VersionSet& changed,
+    bool lowered) const {
+  changed_.clear();
   affected_.clear();
-  walk_.find_affected(graph, id, affected_);
+  changed.drain(changed_);
+  walk_.find_affected(graph, changed_, affected_);
   for (const VersionId found : affected_) {
-    invalidate(found, lowered);
-  }
-}
-
-void NeighborhoodCache::invalidate_inputs(
-    const OpGraph& graph,
-    const std::vector<VersionId>& inputs,
-    bool lowered) {
-  for (const VersionId input : inputs) {
-    if (is_absent(graph[input])) {
-      invalidate_around(graph, input, lowered);
-    } else {
-      invalidate(input, lowered);
+    if (found.index >= memos_.size()) {
+      continue;
+    }
+    Memo& memo = memos_[found.index];
+    memo.is_valid = false;
+    // A version that nobody asked about has no weight that could be wrong.
+    if (lowered && memo.was_asked) {
+      memo.was_asked = false;
+      lowered_.add(found);
     }
   }
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "../Export.h"
-#include "LoweredVersions.h"
 #include "Neighborhood.h"
 #include "NeighborhoodEstimate.h"
+#include "VersionSet.h"
 
 #include <cstdint>
 #include <vector>
@@ -16,6 +16,10 @@ namespace c10::remat {
 // part does or what NeighborhoodEstimate says, whichever is more. What is
 // remembered of versions further from a change than
 // Neighborhood::kMaxAffectedOps records may be stale until they come up.
+//
+// A change is only noted. What it affects is found when a cost is next asked
+// for, for all changes since then at once: while memory is ample that is
+// never, and a long replay walks the graph once.
 class REMAT_API NeighborhoodCache {
  public:
   explicit NeighborhoodCache(Neighborhood::Side side) : side_(side) {}
@@ -24,7 +28,7 @@ class REMAT_API NeighborhoodCache {
   CostNs cost(const OpGraph& graph, VersionId id) const;
 
   // As in EvictionPolicy.
-  void drain_lowered(std::vector<VersionId>& lowered);
+  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered);
   void on_captured(const OpGraph& graph, OpId op);
   void on_evicted(const OpGraph& graph, VersionId id);
   void on_rematerialized(const OpGraph& graph, VersionId id);
@@ -39,20 +43,23 @@ class REMAT_API NeighborhoodCache {
     bool was_asked = false; // since it was last reported as lowered
   };
 
-  void invalidate(VersionId id, bool lowered);
-  void invalidate_around(const OpGraph& graph, VersionId id, bool lowered);
-  void invalidate_inputs(
+  // Forgets what the noted changes may have made wrong.
+  void catch_up(const OpGraph& graph) const;
+  void invalidate_around(
       const OpGraph& graph,
-      const std::vector<VersionId>& inputs,
-      bool lowered);
+      VersionSet& changed,
+      bool lowered) const;
 
   Neighborhood::Side side_;
+  NeighborhoodEstimate estimate_;
   // What follows only saves computing again, or is scratch.
   mutable Neighborhood walk_;
   mutable std::vector<Memo> memos_; // by VersionId::index
-  NeighborhoodEstimate estimate_;
-  LoweredVersions lowered_;
-  std::vector<VersionId> affected_; // scratch
+  mutable VersionSet grown_; // changes that raise the costs around them
+  mutable VersionSet shrunk_; // changes that lower them
+  mutable VersionSet lowered_; // to be reported
+  mutable std::vector<VersionId> changed_; // scratch
+  mutable std::vector<VersionId> affected_; // scratch
 };
 
 } // namespace c10::remat

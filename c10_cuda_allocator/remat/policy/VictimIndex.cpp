@@ -221,7 +221,7 @@ void VictimIndex::place_pending() {
     }
   }
   pending_.clear();
-  policy_.drain_lowered(lowered_);
+  policy_.drain_lowered(graph_, lowered_);
   for (VersionId id : lowered_) {
     if (id.index < slots_.size() && slots_[id.index].ticket != 0 &&
         is_member(id)) {

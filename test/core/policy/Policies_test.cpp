@@ -86,11 +86,11 @@ TEST(DtrPolicyTest, ReportsAFallAfterGrowthThatNobodySaw) {
   chain.bench.evict(chain.a);
   policy.weight(chain.bench.graph, chain.b);
   std::vector<VersionId> lowered;
-  policy.drain_lowered(lowered);
+  policy.drain_lowered(chain.bench.graph, lowered);
   lowered.clear();
   chain.bench.evict(chain.c);
   chain.bench.rematerialize(chain.a);
-  policy.drain_lowered(lowered);
+  policy.drain_lowered(chain.bench.graph, lowered);
   EXPECT_EQ(std::count(lowered.begin(), lowered.end(), chain.b), 1);
 }
 

@@ -27,7 +27,7 @@ class SetPolicy : public EvictionPolicy {
   uint64_t lock_epoch() const override {
     return epoch;
   }
-  void drain_lowered(std::vector<VersionId>& to) override {
+  void drain_lowered(const OpGraph&, std::vector<VersionId>& to) override {
     to.insert(to.end(), lowered.begin(), lowered.end());
     lowered.clear();
   }

@@ -7,9 +7,9 @@
 
 namespace c10::remat {
 
-// Versions whose weight may have fallen, each at most once, so that a policy
-// which nobody asks for a long time holds no more than there are slots.
-class LoweredVersions {
+// Versions to look at later, each at most once, so that what is not looked at
+// for a long time holds no more than there are slots.
+class VersionSet {
  public:
   void add(VersionId id) {
     if (id.index >= is_listed_.size()) {
@@ -29,6 +29,11 @@ class LoweredVersions {
     }
   }
 
+  bool empty() const {
+    return versions_.empty();
+  }
+
+  // Appends all to `to`, in the order they were added, and is empty then.
   void drain(std::vector<VersionId>& to) {
     for (const VersionId id : versions_) {
       is_listed_[id.index] = false;
