@@ -22,9 +22,6 @@ namespace {
 using c10::remat::Bytes;
 using c10::remat::Config;
 
-// Smaller than this a storage costs more to keep track of than to keep.
-constexpr size_t kSmallestManaged = 256;
-
 bool fault_in(c10::StorageImpl& storage) {
   StorageHandle* handle = handle_of(storage);
   if (handle == nullptr) {
@@ -99,7 +96,7 @@ void RematMode::limit_cpu(Bytes budget) {
       static_cast<int64_t>(std::min(budget, kMost)), &relieve_cpu_pressure);
 }
 
-void RematMode::enable(const Config& config) {
+void RematMode::enable(const Config& config, size_t smallest_managed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (engine_ == nullptr) {
     engine_ = std::make_unique<Engine>(
@@ -108,7 +105,7 @@ void RematMode::enable(const Config& config) {
   } else {
     engine_->configure(config);
   }
-  smallest_managed_ = config.chaos ? 1 : kSmallestManaged;
+  smallest_managed_ = smallest_managed;
   c10::DispatchKeySet key(kRematKey);
   c10::remat::set_thread_default_included(key.raw_repr());
   c10::impl::tls_set_dispatch_key_included(kRematKey, true);

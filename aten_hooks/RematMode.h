@@ -26,9 +26,14 @@ class REMAT_API RematMode {
  public:
   static RematMode& get();
 
+  // Smaller than this a storage costs more to keep track of than to keep.
+  static constexpr size_t kSmallestManaged = 256;
+
   // Throws remat::UsageError for a bad config. Covers the calling thread, all
   // threads started later and those of autograd.
-  void enable(const c10::remat::Config& config);
+  void enable(
+      const c10::remat::Config& config,
+      size_t smallest_managed = kSmallestManaged);
   // Makes everything resident, whatever the budget, and forgets all history.
   // Throws what a replay throws, and is still enabled then, without a budget.
   void disable();

@@ -43,7 +43,7 @@ void capture(
   try {
     const OpDepthGuard depth_guard;
     if (traits.is_aten) {
-      const c10::impl::ExcludeDispatchKeyGuard exclude_guard(kRematKey);
+      const NoCaptureGuard no_capture_guard;
       op.redispatchBoxed(below, stack);
     } else {
       op.redispatchBoxed(below, stack);

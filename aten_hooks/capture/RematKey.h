@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/DispatchKey.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace at::remat {
 
@@ -18,6 +19,24 @@ class OpDepthGuard {
   ~OpDepthGuard();
   OpDepthGuard(const OpDepthGuard&) = delete;
   OpDepthGuard& operator=(const OpDepthGuard&) = delete;
+};
+
+// Keeps the ops that this thread calls from being captured. Upstream's guard
+// would not: see ThreadDefault.h.
+class NoCaptureGuard {
+ public:
+  NoCaptureGuard()
+      : before_(c10::impl::tls_is_dispatch_key_excluded(kRematKey)) {
+    c10::impl::tls_set_dispatch_key_excluded(kRematKey, true);
+  }
+  ~NoCaptureGuard() {
+    c10::impl::tls_set_dispatch_key_excluded(kRematKey, before_);
+  }
+  NoCaptureGuard(const NoCaptureGuard&) = delete;
+  NoCaptureGuard& operator=(const NoCaptureGuard&) = delete;
+
+ private:
+  bool before_;
 };
 
 } // namespace at::remat

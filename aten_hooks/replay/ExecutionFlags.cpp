@@ -22,6 +22,9 @@ void ExecutionFlagsGuard::apply(
   if (from.matmul_precision != to.matmul_precision) {
     context.setFloat32MatmulPrecision(to.matmul_precision);
   }
+  if (from.default_dtype != to.default_dtype) {
+    c10::set_default_dtype(to.default_dtype);
+  }
 }
 
 ExecutionFlagsGuard::ExecutionFlagsGuard(const ExecutionFlags& wanted)

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
 
 namespace at::remat {
@@ -16,6 +17,7 @@ struct ExecutionFlags {
   bool deterministic;
   bool mkldnn;
   at::Float32MatmulPrecision matmul_precision;
+  caffe2::TypeMeta default_dtype;
 
   static ExecutionFlags current() {
     const at::Context& context = at::globalContext();
@@ -25,7 +27,8 @@ struct ExecutionFlags {
         c10::InferenceMode::is_enabled(),
         context.deterministicAlgorithms(),
         context.userEnabledMkldnn(),
-        context.float32MatmulPrecision()};
+        context.float32MatmulPrecision(),
+        c10::get_default_dtype()};
   }
 };
 

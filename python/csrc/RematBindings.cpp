@@ -49,12 +49,14 @@ c10::StorageImpl& impl_of(const c10::Storage& storage) {
 void enable(
     std::optional<Bytes> budget,
     const std::string& policy,
-    bool chaos) {
+    bool chaos,
+    std::optional<size_t> smallest_managed) {
   Config config;
   config.budget = budget.value_or(Config::kUnlimited);
   config.policy = policy;
   config.chaos = chaos;
-  RematMode::get().enable(config);
+  RematMode::get().enable(
+      config, smallest_managed.value_or(RematMode::kSmallestManaged));
 }
 
 void disable() {
@@ -193,7 +195,8 @@ PYBIND11_MODULE(_C, m) {
       expose(&enable),
       py::arg("budget"),
       py::arg("policy"),
-      py::arg("chaos"));
+      py::arg("chaos"),
+      py::arg("smallest_managed"));
   m.def("disable", expose(&disable));
   m.def("is_enabled", expose(&is_enabled));
   m.def("set_budget", expose(&set_budget));

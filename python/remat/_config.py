@@ -30,13 +30,20 @@ class Environment:
 
     budget: Optional[str]
     chaos: bool
+    smallest_managed: Optional[int]
 
     @classmethod
     def read(cls) -> Environment:
         chaos = os.environ.get("PYTORCH_REMAT_CHAOS", "0")
         if chaos not in ("0", "1", ""):
             raise ValueError(f"PYTORCH_REMAT_CHAOS must be 0 or 1, got {chaos!r}")
-        return cls(os.environ.get("PYTORCH_REMAT_BUDGET") or None, chaos == "1")
+        # Chaos is for finding faults, and those hide in small tensors too.
+        smallest = os.environ.get("PYTORCH_REMAT_SMALLEST") or ("1" if chaos == "1" else None)
+        return cls(
+            budget=os.environ.get("PYTORCH_REMAT_BUDGET") or None,
+            chaos=chaos == "1",
+            smallest_managed=None if smallest is None else parse_bytes(smallest),
+        )
 
 
 def parse_bytes(text: Union[int, str], *, total: Optional[int] = None) -> int:

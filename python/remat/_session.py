@@ -70,7 +70,7 @@ def enable(
     if policy is None:
         policy = _C.current_policy() if _C.is_enabled() else _C.default_policy()
     _access.install()
-    _C.enable(limit_bytes, policy, environment.chaos)
+    _C.enable(limit_bytes, policy, environment.chaos, environment.smallest_managed)
 
 
 def disable() -> None:

@@ -34,6 +34,8 @@ def device(request: pytest.FixtureRequest) -> str:
 def _clean_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(runs.CHAOS, raising=False)
     monkeypatch.delenv("PYTORCH_REMAT_BUDGET", raising=False)
+    # The tests' tensors are small, and are to be managed like large ones.
+    monkeypatch.setenv("PYTORCH_REMAT_SMALLEST", "1")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
