@@ -92,11 +92,8 @@ void Engine::begin_op(
   Garbage garbage;
   Lock lock(state_.mutex);
   std::vector<VersionId> pinned = inputs;
-  bool cuts_leaf = false;
   for (const Write& write : writes) {
     pinned.push_back(write.version);
-    cuts_leaf |= state_.graph.is_leaf(write.version) &&
-        !state_.graph[write.version].readers.empty();
   }
   pin_resident(pinned, lock, garbage);
   if (state_.active_replays == 0) {
@@ -108,15 +105,27 @@ void Engine::begin_op(
     }
     state_.settle(garbage);
   }
+  // Only now: what has come back may just have become a leaf.
+  const bool cuts_leaf =
+      std::any_of(writes.begin(), writes.end(), [&](const Write& write) {
+        return state_.graph.is_leaf(write.version) &&
+            !state_.graph[write.version].readers.empty();
+      });
   if (!cuts_leaf) {
     ++ops_in_flight_;
     return;
   }
   try {
     const ReplayLock replay_lock = take_replay_lock(lock);
-    for (const Write& write : writes) {
-      if (state_.graph.is_leaf(write.version)) {
-        cut_dependents(write.version, lock, garbage);
+    // A cut may make a leaf of another that is to be written.
+    std::vector<bool> is_cut(writes.size());
+    for (bool again = true; again;) {
+      again = false;
+      for (size_t i = 0; i < writes.size(); ++i) {
+        if (!is_cut[i] && state_.graph.is_leaf(writes[i].version)) {
+          is_cut[i] = again = true;
+          cut_dependents(writes[i].version, lock, garbage);
+        }
       }
     }
   } catch (...) {
@@ -176,6 +185,10 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
     const VersionId old = write.version;
     // A leaf's old bytes are gone for good: nothing can do this write again.
     // And see Note [State carried across updates].
+    const bool is_operand =
+        std::find(capture.inputs.begin(), capture.inputs.end(), old) !=
+        capture.inputs.end();
+    replayable &= !is_operand || !graph.is_leaf(old);
     replayable &= write.overwrites_all || write.side_effect ||
         (!graph.is_leaf(old) && graph[old].epoch == state_.epoch);
     replayable &= !write.is_parameter;
@@ -220,6 +233,9 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
     let_go(id, garbage);
   }
   for (const VersionId id : overwritten) {
+    if (graph[id].producer) {
+      state_.policy->on_evicted(graph, id); // no longer in use
+    }
     graph.collect(id, garbage);
   }
   for (const VersionId id : results) {
@@ -245,6 +261,9 @@ std::vector<VersionId> Engine::abort_op(
   std::vector<VersionId> results;
   for (const Write& write : writes) {
     results.push_back(replace_written(write.version));
+    if (state_.graph[write.version].producer) {
+      state_.policy->on_evicted(state_.graph, write.version);
+    }
     state_.graph.collect(write.version, garbage);
     state_.release_if_unused(results.back(), garbage);
   }
@@ -274,6 +293,8 @@ void Engine::storage_died(VersionId id) {
   state_.storage.disown(version);
   if (!version.resident) {
     state_.evicted_bytes -= version.size;
+  } else if (version.producer) {
+    state_.policy->on_evicted(state_.graph, id); // no longer in use
   }
   state_.index->remove(id);
   if (!version.producer && !version.readers.empty()) {
@@ -350,6 +371,13 @@ bool Engine::try_cut_dependents(VersionId id, Garbage& garbage) {
   const Dependents found = find_dependents(state_.graph, id);
   if (!found.evicted.empty()) {
     return false;
+  }
+  // An op that is running may be about to write over what it has pinned, and
+  // has seen to the readers of leaves only.
+  for (const VersionId dependent : found.resident) {
+    if (state_.graph[dependent].pins != 0) {
+      return false;
+    }
   }
   for (const VersionId dependent : found.resident) {
     state_.make_leaf(dependent, garbage);
@@ -447,35 +475,38 @@ void Engine::retire() {
   Garbage garbage;
   Lock lock(state_.mutex);
   const ReplayLock replay_lock = take_replay_lock(lock);
+  // Stays pinned until the end: what came back must not be evicted for what
+  // comes back next.
+  std::vector<VersionId> pinned;
   for (;;) {
     std::vector<VersionId> resident;
-    std::vector<VersionId> evicted;
+    VersionId evicted;
     state_.graph.for_each_version([&](VersionId id) {
       const StorageVersion& version = state_.graph[id];
       if (version.resident && version.producer) {
         resident.push_back(id);
       } else if (version.owned && !version.resident) {
-        evicted.push_back(id);
+        evicted = evicted ? evicted : id;
       }
     });
-    if (evicted.empty()) {
+    if (!evicted) {
       for (const VersionId id : resident) {
         if (state_.graph[id].alive) {
           state_.make_leaf(id, garbage);
         }
       }
-      state_.settle(garbage);
       break;
     }
-    ++state_.graph[evicted[0]].pins;
+    ++state_.graph[evicted].pins;
+    pinned.push_back(evicted);
     try {
-      rematerializer_.bring_back({evicted[0]}, lock, garbage);
+      rematerializer_.bring_back({evicted}, lock, garbage);
     } catch (...) {
-      unpin_all({evicted[0]}, garbage);
+      unpin_all(pinned, garbage);
       throw;
     }
-    unpin_all({evicted[0]}, garbage);
   }
+  unpin_all(pinned, garbage);
 }
 
 void Engine::bound_history(Garbage& garbage) {
@@ -525,7 +556,8 @@ void Engine::bound_history(Garbage& garbage) {
           output && graph[output].owned && !graph[output].resident;
     }
     for (const VersionId output : outputs) {
-      if (output && graph[output].owned && graph[output].resident) {
+      if (output && graph[output].owned && graph[output].resident &&
+          graph[output].pins == 0) {
         state_.make_leaf(output, garbage);
       }
     }

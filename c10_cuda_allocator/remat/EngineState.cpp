@@ -31,6 +31,17 @@ void EngineState::release_bytes(VersionId id) noexcept {
 }
 
 void EngineState::settle(Garbage& garbage) noexcept {
+  for (ForgottenOp& op : garbage.ops) {
+    policy->on_op_forgotten(graph, op.id, op.record);
+    garbage.payloads.push_back(std::move(op.record.payload));
+  }
+  garbage.ops.clear();
+  for (const OpId op : garbage.shrunk_ops) {
+    if (graph[op].alive) {
+      policy->on_output_forgotten(graph, op);
+    }
+  }
+  garbage.shrunk_ops.clear();
   for (const VersionId id : garbage.versions) {
     StorageVersion& version = graph[id];
     index->remove(id);
@@ -50,7 +61,6 @@ void EngineState::evict(VersionId id) noexcept {
   evicted_bytes += graph[id].size;
   index->remove(id);
   policy->on_evicted(graph, id);
-  refresh_neighbors(id);
 }
 
 void EngineState::rematerialized(
@@ -64,7 +74,6 @@ void EngineState::rematerialized(
     evicted_bytes -= version.size;
     policy->on_rematerialized(graph, id);
     index->refresh(id);
-    refresh_neighbors(id);
   }
 }
 
@@ -84,22 +93,6 @@ void EngineState::make_leaf(VersionId id, Garbage& garbage) {
   policy->on_forgotten(graph, id);
   graph.make_leaf(id, garbage);
   index->refresh(id);
-}
-
-void EngineState::refresh_neighbors(VersionId id) {
-  const StorageVersion& version = graph[id];
-  if (version.producer) {
-    for (const VersionId input : graph[version.producer].inputs) {
-      index->refresh(input);
-    }
-  }
-  for (const OpId reader : version.readers) {
-    for (const VersionId output : graph[reader].outputs) {
-      if (output) {
-        index->refresh(output);
-      }
-    }
-  }
 }
 
 } // namespace c10::remat

@@ -67,10 +67,6 @@ struct EngineState {
   Bytes evicted_bytes = 0; // owned, not resident
   // Replays under way. History that they may be using is not cut.
   uint32_t active_replays = 0;
-
- private:
-  // Weights depend on which neighbors are evicted.
-  void refresh_neighbors(VersionId id);
 };
 
 } // namespace c10::remat

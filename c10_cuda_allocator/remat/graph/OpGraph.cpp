@@ -85,13 +85,14 @@ void OpGraph::drop_producer(
   OpRecord& op = ops_[producer.index];
   std::replace(op.outputs.begin(), op.outputs.end(), id, VersionId{});
   if (--op.live_outputs != 0) {
+    garbage.shrunk_ops.push_back(producer);
     return;
   }
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     drop_reader(op.inputs[i], op.reader_positions[i]);
     orphans.push_back(op.inputs[i]);
   }
-  garbage.payloads.push_back(std::move(op.payload));
+  garbage.ops.push_back({producer, std::move(op)});
   op = OpRecord{};
   free_ops_.push_back(producer);
 }

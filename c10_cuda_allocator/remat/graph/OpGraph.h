@@ -14,8 +14,14 @@ namespace c10::remat {
 // What collecting found unneeded: versions for the engine to release, and
 // payloads, whose destruction may run foreign code and so waits until the
 // engine's lock is released.
+struct ForgottenOp {
+  OpId id; // of the slot, which is free
+  OpRecord record;
+};
 struct Garbage {
   std::vector<VersionId> versions;
+  std::vector<ForgottenOp> ops; // whose payloads go on to `payloads`
+  std::vector<OpId> shrunk_ops; // live on without one of their outputs
   std::vector<std::shared_ptr<OpPayload>> payloads;
 };
 
