@@ -44,10 +44,14 @@ class REMAT_API RematMode {
   }
   // Throws UsageError if remat has never been enabled.
   Engine& engine() const;
+  // Null then.
+  Engine* engine_if_any() const {
+    return engine_.get();
+  }
 
   void set_budget(c10::remat::Bytes budget);
 
-  // Storages of fewer bytes are not managed: a record keeps their contents.
+  // The outputs of recorded ops are managed from this many bytes on.
   size_t smallest_managed() const {
     return smallest_managed_.load(std::memory_order_relaxed);
   }

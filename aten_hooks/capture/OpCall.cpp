@@ -57,6 +57,9 @@ bool is_sparse_compressed(at::Layout layout) {
       layout == at::kSparseBsr || layout == at::kSparseBsc;
 }
 
+// The contents of unmanaged storages up to this size are kept in the record.
+constexpr size_t kMostInline = 256;
+
 const char* const kForeignMemory = "reads memory shared with other code";
 
 thread_local OpCall* current_call = nullptr;
@@ -187,7 +190,7 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
     decline("tensor on another device");
   } else if (ref.nbytes == 0) {
     ref.source = StorageRef::Source::Empty;
-  } else if (ref.nbytes < RematMode::get().smallest_managed()) {
+  } else if (ref.nbytes <= kMostInline) {
     ref.source = StorageRef::Source::Constant;
     if (record_) {
       auto& constants = record_->constants;

@@ -72,21 +72,29 @@ void set_budget(std::optional<Bytes> budget) {
 }
 
 std::string current_policy() {
-  return RematMode::get().engine().config().policy;
+  const auto* engine = RematMode::get().active();
+  return engine == nullptr ? c10::remat::default_policy_name()
+                           : engine->config().policy;
 }
 
 std::optional<Bytes> current_budget() {
-  const Bytes budget = RematMode::get().engine().config().budget;
+  const auto* engine = RematMode::get().active();
+  const Bytes budget =
+      engine == nullptr ? Config::kUnlimited : engine->config().budget;
   return budget == Config::kUnlimited ? std::nullopt
                                       : std::optional<Bytes>(budget);
 }
 
 void reset_counters() {
-  RematMode::get().engine().reset_counters();
+  if (auto* engine = RematMode::get().engine_if_any()) {
+    engine->reset_counters();
+  }
 }
 
 void check_invariants() {
-  RematMode::get().engine().check_invariants();
+  if (const auto* engine = RematMode::get().engine_if_any()) {
+    engine->check_invariants();
+  }
 }
 
 uint64_t evict_all() {
@@ -143,7 +151,8 @@ void unmanage(const c10::Storage& storage) {
 py::dict counters() {
   const auto counters = [] {
     const py::gil_scoped_release no_gil;
-    return RematMode::get().engine().counters();
+    const auto* engine = RematMode::get().engine_if_any();
+    return engine == nullptr ? c10::remat::Counters{} : engine->counters();
   }();
   py::dict result;
   result["ops_captured"] = counters.ops_captured;
@@ -161,7 +170,8 @@ py::dict counters() {
 py::dict census() {
   const auto census = [] {
     const py::gil_scoped_release no_gil;
-    return RematMode::get().engine().census();
+    const auto* engine = RematMode::get().engine_if_any();
+    return engine == nullptr ? c10::remat::Census{} : engine->census();
   }();
   py::dict result;
   result["storages"] = census.storages;

@@ -10,6 +10,7 @@ something reads them. Losses, gradients and buffers are bit-identical to a run
 without it wherever the ops themselves are deterministic.
 """
 
+from ._build_info import version as __version__
 from ._config import parse_bytes
 from ._session import (
     budget,
@@ -35,6 +36,7 @@ from ._trace import record_trace
 
 __all__ = [
     "Stats",
+    "__version__",
     "budget",
     "disable",
     "enable",

@@ -26,6 +26,7 @@ _STORAGE_READERS = (
     "_share_fd_cpu_",
     "_share_filename_cpu_",
     "_write_file",
+    "copy_",
     "fill_",
     "resize_",
 )

@@ -68,7 +68,7 @@ def enable(
     limit = environment.budget if budget is None else budget
     limit_bytes = budget_bytes(limit, _total_memory(target))
     if policy is None:
-        policy = _C.current_policy() if _C.is_enabled() else _C.default_policy()
+        policy = _C.current_policy()
     _access.install()
     _C.enable(limit_bytes, policy, environment.chaos, environment.smallest_managed)
 
@@ -97,21 +97,17 @@ def budget(
     enclosing :func:`enable`, or off. Arguments and errors are those of
     :func:`enable`.
     """
-    before = (
-        (_C.current_budget(), _C.current_policy()) if _C.is_enabled() else None
-    )
+    was_enabled = _C.is_enabled()
+    limit_before, policy_before = _C.current_budget(), _C.current_policy()
     enable(limit, device=device, policy=policy)
     try:
         yield
     finally:
-        if before is None:
-            disable()
+        if was_enabled:
+            limit = float("inf") if limit_before is None else limit_before
+            enable(limit, device=device, policy=policy_before)
         else:
-            enable(
-                float("inf") if before[0] is None else before[0],
-                device=device,
-                policy=before[1],
-            )
+            disable()
 
 
 def set_budget(limit: Limit, *, device: Device = None) -> None:

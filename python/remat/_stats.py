@@ -40,11 +40,7 @@ class Stats:
 
 
 def stats(device: Device = None) -> Stats:
-    """Return counters and sizes; see :class:`Stats`.
-
-    Raises:
-        ValueError: if remat has never been enabled.
-    """
+    """Return counters and sizes; see :class:`Stats`. All zero if never enabled."""
     managed_device(device)
     now, peak = _C.cpu_memory()
     return Stats(
@@ -124,6 +120,7 @@ def summary(device: Device = None) -> str:
     left = max(len(row[0]) for row in rows if row)
     right = max(len(row[1]) for row in rows if row)
     line = "|" + "-" * (left + 2) + "|" + "-" * (right + 2) + "|"
-    title = f"torch.cuda.remat on {target}, policy {_C.current_policy()}"
+    state = f"policy {_C.current_policy()}" if _C.is_enabled() else "not enabled"
+    title = f"torch.cuda.remat on {target}, {state}"
     body = [f"| {row[0]:<{left}} | {row[1]:>{right}} |" if row else line for row in rows]
     return "\n".join([title, line, *body, line])
