@@ -136,7 +136,8 @@ def _watch_alias(tensor: torch.Tensor, array: Any) -> None:
 
 
 def _shares(storage: torch.UntypedStorage, array: Any) -> bool:
-    start = torch._C.StorageBase.data_ptr(storage)
+    # Not UntypedStorage's, which is wrapped here.
+    start = torch._C.StorageBase.data_ptr(storage)  # type: ignore[attr-defined]
     address = array.__array_interface__["data"][0]
     return start <= address < start + storage.nbytes()
 
@@ -162,7 +163,7 @@ def _skip_higher_order_operators() -> None:
     # look for one where the key is in the thread's set.
     import torch._ops as ops
 
-    key = torch._C._parse_dispatch_key("Fake")
+    key = torch._C._dispatch_key_parse("Fake")
     ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
     for operator in ops._higher_order_ops.values():
         operator.fallthrough(key)

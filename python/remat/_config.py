@@ -38,7 +38,9 @@ class Environment:
         if chaos not in ("0", "1", ""):
             raise ValueError(f"PYTORCH_REMAT_CHAOS must be 0 or 1, got {chaos!r}")
         # Chaos is for finding faults, and those hide in small tensors too.
-        smallest = os.environ.get("PYTORCH_REMAT_SMALLEST") or ("1" if chaos == "1" else None)
+        smallest = os.environ.get("PYTORCH_REMAT_SMALLEST") or (
+            "1" if chaos == "1" else None
+        )
         return cls(
             budget=os.environ.get("PYTORCH_REMAT_BUDGET") or None,
             chaos=chaos == "1",

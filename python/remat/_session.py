@@ -20,7 +20,9 @@ def managed_device(device: Device) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     result = (
-        torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        torch.device("cuda", device)
+        if isinstance(device, int)
+        else torch.device(device)
     )
     if result.type != "cpu":
         raise NotImplementedError(

@@ -122,5 +122,7 @@ def summary(device: Device = None) -> str:
     line = "|" + "-" * (left + 2) + "|" + "-" * (right + 2) + "|"
     state = f"policy {_C.current_policy()}" if _C.is_enabled() else "not enabled"
     title = f"torch.cuda.remat on {target}, {state}"
-    body = [f"| {row[0]:<{left}} | {row[1]:>{right}} |" if row else line for row in rows]
+    body = [
+        f"| {row[0]:<{left}} | {row[1]:>{right}} |" if row else line for row in rows
+    ]
     return "\n".join([title, line, *body, line])
