@@ -178,7 +178,9 @@ bool RematMode::pin(c10::StorageImpl& storage) {
   if (handle == nullptr) {
     return false;
   }
-  handle->engine->ensure_resident(handle->version);
+  with_memory_errors(*handle->engine, [&] {
+    handle->engine->ensure_resident(handle->version);
+  });
   return true;
 }
 
@@ -191,9 +193,10 @@ void RematMode::unpin(c10::StorageImpl& storage) {
 
 void RematMode::pin_by_user(c10::StorageImpl& storage) {
   if (StorageHandle* handle = managed(storage)) {
-    handle->engine->ensure_resident(handle->version);
+    const bool resident = pin(storage);
+    TORCH_INTERNAL_ASSERT(resident);
     handle->engine->pin_by_user(handle->version);
-    handle->engine->unpin(handle->version);
+    unpin(storage);
   }
 }
 
@@ -206,13 +209,15 @@ void RematMode::unpin_by_user(c10::StorageImpl& storage) {
 
 void RematMode::escape(c10::StorageImpl& storage) {
   if (StorageHandle* handle = managed(storage)) {
-    handle->engine->escape(handle->version, /*for_good=*/true);
+    with_memory_errors(*handle->engine, [&] {
+      handle->engine->escape(handle->version, /*for_good=*/true);
+    });
   }
 }
 
 void RematMode::add_alias(c10::StorageImpl& storage) {
-  if (StorageHandle* handle = managed(storage)) {
-    handle->engine->escape(handle->version, /*for_good=*/true);
+  escape(storage);
+  if (StorageHandle* handle = handle_of(storage)) {
     ++handle->aliases;
   }
 }
@@ -220,8 +225,7 @@ void RematMode::add_alias(c10::StorageImpl& storage) {
 void RematMode::drop_alias(c10::StorageImpl& storage) {
   StorageHandle* handle = handle_of(storage);
   if (handle != nullptr && handle->aliases > 0) {
-    // Its last writes through the alias.
-    handle->engine->escape(handle->version, /*for_good=*/true);
+    escape(storage); // the last writes through the alias
     --handle->aliases;
   }
 }

@@ -41,7 +41,9 @@ std::string explain(size_t nbytes, const c10::remat::MemoryBreakdown& memory) {
   const auto& census = memory.census;
   const Bytes managed = census.resident + census.held;
   std::ostringstream text;
-  text << "remat: out of memory on cpu. Tried to allocate " << readable(nbytes)
+  text << "remat: out of memory on cpu. Tried to "
+       << (nbytes == 0 ? "replay ops whose inputs do not fit at once"
+                       : "allocate " + readable(nbytes))
        << " with " << readable(memory.usage) << " in use; the budget is "
        << readable(memory.budget) << ". In use: " << readable(census.leaf)
        << " leaf (parameters, inputs, results that cannot be replayed), "
@@ -66,6 +68,11 @@ std::string explain(size_t nbytes, const c10::remat::MemoryBreakdown& memory) {
 
 int64_t relief_ns_of_thread() {
   return relief_ns;
+}
+
+void throw_out_of_memory(Engine& engine, size_t nbytes) {
+  engine.count_out_of_memory();
+  C10_THROW_ERROR(OutOfMemoryError, explain(nbytes, engine.breakdown()));
 }
 
 void relieve_cpu_pressure(size_t nbytes, size_t shortage) {
@@ -95,8 +102,7 @@ void relieve_cpu_pressure(size_t nbytes, size_t shortage) {
   }
   count_time();
   if (missing > 0) {
-    engine->count_out_of_memory();
-    C10_THROW_ERROR(OutOfMemoryError, explain(nbytes, engine->breakdown()));
+    throw_out_of_memory(*engine, nbytes);
   }
 }
 

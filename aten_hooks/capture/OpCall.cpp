@@ -380,7 +380,8 @@ void OpCall::begin() {
       record_->generator = snapshot_generator(given, c10::kCPU);
     }
   }
-  engine_.begin_op(inputs_, writes_);
+  with_memory_errors(
+      engine_, [&] { engine_.begin_op(inputs_, writes_); });
   current_call = this;
   relief_before_ = relief_ns_of_thread();
   start_ = Clock::now();

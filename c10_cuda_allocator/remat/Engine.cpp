@@ -111,6 +111,13 @@ void Engine::begin_op(
         return state_.graph.is_leaf(write.version) &&
             !state_.graph[write.version].readers.empty();
       });
+  if (state_.trace.is_on()) {
+    for (const Write& write : writes) {
+      if (state_.graph.is_leaf(write.version)) {
+        state_.trace.leaf_write(state_.graph, write.version);
+      }
+    }
+  }
   if (!cuts_leaf) {
     ++ops_in_flight_;
     return;
@@ -225,6 +232,9 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
     op = graph.add_op(std::move(record));
     state_.policy->on_captured(graph, op);
   }
+  if (state_.trace.is_on()) {
+    trace_op(op, capture, cost, results);
+  }
   for (const VersionId id : results) {
     state_.index->refresh(id);
   }
@@ -252,6 +262,36 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
   return results;
 }
 
+void Engine::trace_op(
+    OpId op,
+    const OpCapture& capture,
+    CostNs cost,
+    const std::vector<VersionId>& results) {
+  const OpGraph& graph = state_.graph;
+  if (!op) {
+    state_.trace.unrecorded_op(graph, capture.name, cost, capture.inputs);
+  }
+  for (const Write& write : capture.writes) {
+    const bool goes_on = op &&
+        std::any_of(graph[op].overwrites.begin(),
+                    graph[op].overwrites.end(),
+                    [&](const Overwrite& overwrite) {
+                      return graph[op].inputs[overwrite.input] == write.version;
+                    });
+    if (!goes_on) {
+      state_.trace.death(graph, write.version);
+    }
+  }
+  if (op) {
+    state_.trace.op(graph, op);
+  }
+  for (const VersionId id : results) {
+    if (graph.is_leaf(id)) {
+      state_.trace.version(graph, id);
+    }
+  }
+}
+
 std::vector<VersionId> Engine::abort_op(
     const std::vector<VersionId>& inputs,
     const std::vector<Write>& writes) {
@@ -261,6 +301,10 @@ std::vector<VersionId> Engine::abort_op(
   std::vector<VersionId> results;
   for (const Write& write : writes) {
     results.push_back(replace_written(write.version));
+    if (state_.trace.is_on()) {
+      state_.trace.death(state_.graph, write.version);
+      state_.trace.version(state_.graph, results.back());
+    }
     if (state_.graph[write.version].producer) {
       state_.policy->on_evicted(state_.graph, write.version);
     }
@@ -276,6 +320,9 @@ void Engine::ensure_resident(VersionId id) {
   Lock lock(state_.mutex);
   pin_resident({id}, lock, garbage);
   state_.graph[id].last_access = state_.now;
+  if (state_.trace.is_on()) {
+    state_.trace.access(state_.graph, id);
+  }
 }
 
 void Engine::unpin(VersionId id) {
@@ -290,6 +337,9 @@ void Engine::storage_died(VersionId id) {
   StorageVersion& version = state_.graph[id];
   version.owned = false;
   version.user_pins = 0;
+  if (state_.trace.is_on()) {
+    state_.trace.death(state_.graph, id);
+  }
   state_.storage.disown(version);
   if (!version.resident) {
     state_.evicted_bytes -= version.size;
@@ -330,6 +380,9 @@ Bytes Engine::relieve_pressure(Bytes wanted) noexcept {
   const Bytes headroom = budget == Config::kUnlimited
       ? 0
       : static_cast<Bytes>(state_.config.headroom * budget);
+  if (state_.trace.is_on()) {
+    state_.trace.pressure(wanted);
+  }
   state_.policy->on_residual(0, budget);
   Bytes freed = evictor_.evict_bytes(wanted + headroom);
   if (freed < wanted) {
@@ -437,6 +490,9 @@ VersionId Engine::add_leaf(Bytes size, void* holder) {
   const VersionId id = state_.graph.add_version(size, holder, state_.now);
   state_.graph[id].owned = true;
   state_.graph[id].resident = true;
+  if (state_.trace.is_on()) {
+    state_.trace.version(state_.graph, id);
+  }
   return id;
 }
 
@@ -450,6 +506,9 @@ void Engine::escape(VersionId id, bool for_good) {
   } catch (...) {
     unpin_all({id}, garbage);
     throw;
+  }
+  if (state_.trace.is_on()) {
+    state_.trace.leaf_write(state_.graph, id);
   }
   state_.make_leaf(id, garbage);
   state_.graph[id].escaped |= for_good;
@@ -671,6 +730,16 @@ MemoryBreakdown Engine::breakdown() const {
   return {config().budget, state_.device.usage(), census()};
 }
 
+void Engine::start_trace(const std::string& path) {
+  const Lock lock(state_.mutex);
+  state_.trace.start(path, state_.graph);
+}
+
+void Engine::stop_trace() {
+  const Lock lock(state_.mutex);
+  state_.trace.stop();
+}
+
 void Engine::check_invariants() const {
   const Lock lock(state_.mutex);
   state_.graph.check_invariants();
@@ -695,6 +764,7 @@ void Engine::reset_in_child() {
   state_.active_replays = 0;
   state_.config.budget = Config::kUnlimited;
   state_.config.chaos = false;
+  state_.trace.abandon();
 }
 
 } // namespace c10::remat

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace c10::remat {
@@ -136,6 +137,13 @@ class REMAT_API Engine {
   void count_not_replayable(const char* reason);
   Census census() const;
   MemoryBreakdown breakdown() const;
+
+  // Writes what is in the graph now, and every event from now on, to `path`.
+  // Throws UsageError if it cannot be written or a trace is being written.
+  void start_trace(const std::string& path);
+  // No effect without a trace. Throws UsageError if it is incomplete.
+  void stop_trace();
+
   void check_invariants() const;
 
   // For fork: nothing of the engine is half-done while both locks are held.
@@ -163,6 +171,11 @@ class REMAT_API Engine {
   void let_go(VersionId id, Garbage& garbage);
   // What `old`'s storage holds after a write.
   VersionId replace_written(VersionId old);
+  void trace_op(
+      OpId op,
+      const OpCapture& capture,
+      CostNs cost,
+      const std::vector<VersionId>& results);
   void bound_history(Garbage& garbage);
   Bytes release_held(Bytes wanted, Garbage& garbage);
 

@@ -57,6 +57,9 @@ void EngineState::settle(Garbage& garbage) noexcept {
 
 void EngineState::evict(VersionId id) noexcept {
   release_bytes(id);
+  if (trace.is_on()) {
+    trace.evict(graph, id);
+  }
   ++counters.evictions;
   evicted_bytes += graph[id].size;
   index->remove(id);

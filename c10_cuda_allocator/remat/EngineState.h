@@ -4,6 +4,7 @@
 #include "CostTable.h"
 #include "Ports.h"
 #include "Stats.h"
+#include "TraceRecorder.h"
 #include "policy/EvictionPolicy.h"
 #include "policy/VictimIndex.h"
 
@@ -62,6 +63,7 @@ struct EngineState {
   std::unique_ptr<VictimIndex> index;
   CostTable costs;
   Counters counters;
+  TraceRecorder trace;
   Ticks now = 0;
   uint64_t epoch = 0; // parameter updates so far
   Bytes evicted_bytes = 0; // owned, not resident

@@ -11,12 +11,12 @@ struct REMAT_API UsageError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// What one replay has to hold at once does not fit in the budget.
+// What one replay has to hold at once does not fit in the budget: it keeps
+// evicting its own inputs.
 struct REMAT_API WorkingSetTooLarge : std::runtime_error {
   WorkingSetTooLarge()
       : std::runtime_error(
-            "remat: a replay keeps evicting its own inputs; the budget is too "
-            "small for what has to be resident at once") {}
+            "remat: the inputs of one replay do not fit in the budget") {}
 };
 
 } // namespace c10::remat

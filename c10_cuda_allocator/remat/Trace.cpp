@@ -204,6 +204,9 @@ void TraceWriter::op(const TraceEvent& event) {
 }
 
 void TraceWriter::write(const TraceEvent& event) {
+  if (has_failed_) {
+    return;
+  }
   line_.clear();
   const auto append_number = [&](uint64_t value) {
     line_ += std::to_string(value);

@@ -19,7 +19,9 @@ namespace c10::remat {
 struct TraceEvent {
   enum class Kind {
     Version, // id, size: a storage that no recorded op made
-    Op, // id, name, cost, inputs, outputs with sizes, overwrites
+    // id, name, cost, inputs, outputs with sizes, overwrites. Id 0: not
+    // recorded; what it made follows as versions.
+    Op,
     Access, // id: read outside any op
     LeafWrite, // id: its bytes change, and what depends on it was cut
     Death, // id: its owner is gone
@@ -55,7 +57,7 @@ struct TraceError : std::runtime_error {
 };
 
 // Writes events to a file. Write errors do not disturb the program that is
-// traced: `close` reports them.
+// traced: nothing is written after one, and `close` reports it.
 class REMAT_API TraceWriter {
  public:
   // Creates or overwrites `path`. Throws UsageError if it cannot.

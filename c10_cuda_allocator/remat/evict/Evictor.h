@@ -9,15 +9,18 @@ class Evictor {
  public:
   explicit Evictor(EngineState& state) : state_(state) {}
 
-  // Evicts, lowest score first, until at least `wanted` bytes are given back
-  // or nothing evictable is left; returns the bytes given back. What a policy
-  // merely prefers to keep, and what a replay will read soon, goes last.
+  // Evicts until at least `wanted` bytes are given back or nothing is left
+  // that could be; returns the bytes given back. First by the policy's score,
+  // then what the policy would rather keep, then what replays under way will
+  // read again, the farthest first.
   Bytes evict_bytes(Bytes wanted) noexcept;
 
   // Evicts everything that may be evicted and that no replay will read.
   Bytes evict_all() noexcept;
 
  private:
+  Bytes evict_reserved(Bytes wanted) noexcept;
+
   EngineState& state_;
 };
 

@@ -32,7 +32,9 @@ struct StorageVersion {
   void* holder = nullptr; // the StoragePort's; opaque here
   uint32_t pins = 0; // by running ops and replays
   uint32_t user_pins = 0; // by the program
-  uint32_t reservations = 0; // replays that will read it soon
+  uint32_t reservations = 0; // ops of replays under way that will use it
+  // When the first of those reads it; see Note [Next uses].
+  uint64_t next_use = UINT64_MAX;
   bool alive = false; // the slot is in use
   bool owned = false;
   bool resident = false;

@@ -63,8 +63,8 @@ void VictimIndex::remove(VersionId id) {
   }
 }
 
-VersionId VictimIndex::choose(Ticks now, bool allow_reluctant) {
-  if (allow_reluctant || lock_epoch_ != policy_.lock_epoch()) {
+VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
+  if (allow_locked || lock_epoch_ != policy_.lock_epoch()) {
     lock_epoch_ = policy_.lock_epoch();
     unpark();
   }
@@ -74,16 +74,17 @@ VersionId VictimIndex::choose(Ticks now, bool allow_reluctant) {
   for (int word = 0; word < kWords; ++word) {
     // A copy: a head that moves to a bucket unseen here has competed already.
     for (uint64_t bits = occupied_[word]; bits != 0; bits &= bits - 1) {
-      compete(word * 64 + __builtin_ctzll(bits), now, allow_reluctant, best);
+      compete(word * 64 + __builtin_ctzll(bits), now, allow_locked, best);
     }
   }
   return best.id;
 }
 
-VersionId VictimIndex::choose_exact(Ticks now, bool allow_reluctant) const {
+VersionId VictimIndex::choose_exact(Ticks now, bool allow_locked) const {
   Best best;
   graph_.for_each_version([&](VersionId id) {
-    if (graph_.is_evictable(id) && (allow_reluctant || !is_reluctant(id))) {
+    if (graph_.is_evictable(id) && graph_[id].reservations == 0 &&
+        (allow_locked || !policy_.is_locked(graph_, id))) {
       offer(best, id, policy_.weight(graph_, id), now);
     }
   });
@@ -132,10 +133,6 @@ bool VictimIndex::is_member(VersionId id) const {
   const StorageVersion& version = graph_[id];
   return version.alive && version.resident && version.owned &&
       !version.escaped && version.producer && version.size > 0;
-}
-
-bool VictimIndex::is_reluctant(VersionId id) const {
-  return graph_[id].reservations > 0 || policy_.is_locked(graph_, id);
 }
 
 double VictimIndex::score(VersionId id, double weight, Ticks now) const {
@@ -264,7 +261,7 @@ void VictimIndex::sweep() {
 void VictimIndex::compete(
     int number,
     Ticks now,
-    bool allow_reluctant,
+    bool allow_locked,
     Best& best) {
   Bucket& bucket = buckets_[number];
   aside_.clear();
@@ -292,13 +289,13 @@ void VictimIndex::compete(
       }
     }
     if (!graph_.is_evictable(id) ||
-        (!allow_reluctant && version.reservations > 0)) {
+        version.reservations > 0) {
       pop(bucket);
       aside_.push_back(entry);
       continue;
     }
     Slot& slot = slots_[id.index];
-    if (!allow_reluctant && policy_.is_locked(graph_, id)) {
+    if (!allow_locked && policy_.is_locked(graph_, id)) {
       pop(bucket);
       slot.ticket = 0;
       slot.parked = true;

@@ -44,12 +44,12 @@ class REMAT_API VictimIndex {
   void remove(VersionId id);
 
   // The evictable version with the lowest score; none if there is none.
-  // Versions that the policy has locked, or that a replay will read soon, are
-  // passed over while `allow_reluctant` is false.
-  VersionId choose(Ticks now, bool allow_reluctant);
+  // Versions that a replay will read soon are passed over (Evictor sees to
+  // them), and those that the policy has locked while `allow_locked` is false.
+  VersionId choose(Ticks now, bool allow_locked);
 
   // The same by looking at every version: exact, and slow.
-  VersionId choose_exact(Ticks now, bool allow_reluctant) const;
+  VersionId choose_exact(Ticks now, bool allow_locked) const;
 
   size_t size() const {
     return size_;
@@ -91,7 +91,6 @@ class REMAT_API VictimIndex {
   };
 
   bool is_member(VersionId id) const;
-  bool is_reluctant(VersionId id) const;
   bool is_current(const Entry& entry) const {
     return slots_[entry.id.index].ticket == entry.ticket;
   }
@@ -107,7 +106,7 @@ class REMAT_API VictimIndex {
   void place_pending();
   void unpark();
   void sweep();
-  void compete(int number, Ticks now, bool allow_reluctant, Best& best);
+  void compete(int number, Ticks now, bool allow_locked, Best& best);
 
   const OpGraph& graph_;
   EvictionPolicy& policy_;

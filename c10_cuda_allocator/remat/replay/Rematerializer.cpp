@@ -24,10 +24,33 @@ std::vector<VersionId> missing_inputs(const OpGraph& graph, OpId op) {
 
 } // namespace
 
-Rematerializer::Frame Rematerializer::reserve(ReplayPlan plan) {
-  for (const OpId op : plan.ops) {
+// Note [Next uses]
+// Frames are a stack: all ops of an inner one run before the next of the outer
+// ones. An op's time is therefore its place counted from the end of its frame,
+// on top of the places of the frames around it, and a larger time comes sooner.
+// `next_use` is the complement of that: a larger value is used later. What it
+// was before is kept, so that each use, once over, uncovers the next.
+uint64_t Rematerializer::time_of(const std::vector<Frame>& frames) const {
+  uint64_t places = 0;
+  for (const Frame& frame : frames) {
+    places += frame.plan.ops.size() - frame.next;
+  }
+  return places;
+}
+
+Rematerializer::Frame Rematerializer::reserve(
+    ReplayPlan plan,
+    uint64_t places_outside) {
+  Frame frame;
+  frame.uses_after.resize(plan.ops.size());
+  for (size_t i = plan.ops.size(); i-- > 0;) {
+    const uint64_t place = places_outside + plan.ops.size() - i;
+    const OpId op = plan.ops[i];
     for (const VersionId input : state_.graph[op].inputs) {
-      ++state_.graph[input].reservations;
+      StorageVersion& version = state_.graph[input];
+      ++version.reservations;
+      frame.uses_after[i].push_back(version.next_use);
+      version.next_use = ~place;
     }
     // Keeps the record alive should its outputs' owners go meanwhile.
     for (const VersionId output : state_.graph[op].outputs) {
@@ -36,12 +59,20 @@ Rematerializer::Frame Rematerializer::reserve(ReplayPlan plan) {
       }
     }
   }
-  return Frame{std::move(plan)};
+  frame.plan = std::move(plan);
+  return frame;
 }
 
-void Rematerializer::unreserve(OpId op, Garbage& garbage) {
+void Rematerializer::unreserve(
+    const Frame& frame,
+    size_t place,
+    Garbage& garbage) {
+  const OpId op = frame.plan.ops[place];
   // Collecting may forget the record itself.
   std::vector<VersionId> versions = state_.graph[op].inputs;
+  for (size_t i = 0; i < versions.size(); ++i) {
+    state_.graph[versions[i]].next_use = frame.uses_after[place][i];
+  }
   for (const VersionId output : state_.graph[op].outputs) {
     if (output) {
       versions.push_back(output);
@@ -111,6 +142,9 @@ void Rematerializer::run(OpId op, std::unique_lock<std::mutex>& lock) {
 
   const OpRecord& record = *request.record;
   ++state_.counters.replays;
+  if (state_.trace.is_on()) {
+    state_.trace.replay(record);
+  }
   state_.counters.recompute_ns += record.cost;
   state_.now += record.cost;
   for (size_t i = 0; i < record.outputs.size(); ++i) {
@@ -128,7 +162,7 @@ void Rematerializer::bring_back(
     std::unique_lock<std::mutex>& lock,
     Garbage& garbage) {
   std::vector<Frame> frames;
-  frames.push_back(reserve(make_replay_plan(state_.graph, targets)));
+  frames.push_back(reserve(make_replay_plan(state_.graph, targets), 0));
   const size_t planned = frames.back().plan.ops.size();
   state_.counters.deepest_replay =
       std::max<uint64_t>(state_.counters.deepest_replay, planned);
@@ -145,21 +179,23 @@ void Rematerializer::bring_back(
       const OpId op = frame.plan.ops[frame.next];
       auto missing = missing_inputs(state_.graph, op);
       if (!missing.empty()) {
-        frames.push_back(reserve(make_replay_plan(state_.graph, missing)));
+        frames.push_back(reserve(
+            make_replay_plan(state_.graph, missing), time_of(frames)));
         continue;
       }
       if (++ops_run > most_ops) {
         throw WorkingSetTooLarge();
       }
       run(op, lock);
+      unreserve(frame, frame.next, garbage);
       ++frame.next;
-      unreserve(op, garbage);
       state_.settle(garbage);
     }
   } catch (...) {
-    for (Frame& frame : frames) {
+    for (; !frames.empty(); frames.pop_back()) {
+      const Frame& frame = frames.back();
       for (size_t i = frame.next; i < frame.plan.ops.size(); ++i) {
-        unreserve(frame.plan.ops[i], garbage);
+        unreserve(frame, i, garbage);
       }
     }
     state_.settle(garbage);

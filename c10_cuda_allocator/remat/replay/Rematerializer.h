@@ -27,10 +27,13 @@ class Rematerializer {
   struct Frame {
     ReplayPlan plan;
     size_t next = 0;
+    // Per op and input: what its `next_use` is when the op has run.
+    std::vector<std::vector<uint64_t>> uses_after;
   };
 
-  Frame reserve(ReplayPlan plan);
-  void unreserve(OpId op, Garbage& garbage);
+  uint64_t time_of(const std::vector<Frame>& frames) const;
+  Frame reserve(ReplayPlan plan, uint64_t places_outside);
+  void unreserve(const Frame& frame, size_t place, Garbage& garbage);
   ReplayRequest request_for(OpId op);
   void finish(const ReplayRequest& request);
   // Runs one op of a frame, whose inputs are resident.

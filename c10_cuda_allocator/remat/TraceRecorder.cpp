@@ -1,0 +1,164 @@
+#include "TraceRecorder.h"
+
+#include "Errors.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace c10::remat {
+
+namespace {
+
+bool is_overwritten(const OpRecord& record, VersionId input) {
+  return std::any_of(
+      record.overwrites.begin(),
+      record.overwrites.end(),
+      [&](const Overwrite& overwrite) {
+        return record.inputs[overwrite.input] == input;
+      });
+}
+
+} // namespace
+
+void TraceRecorder::start(const std::string& path, const OpGraph& graph) {
+  if (is_on()) {
+    throw UsageError(
+        "cannot write a trace to \"" + path +
+        "\": another is being written; stop it first");
+  }
+  writer_ = std::make_unique<TraceWriter>(path);
+  write_graph(graph);
+}
+
+void TraceRecorder::stop() {
+  if (const auto writer = std::move(writer_)) {
+    writer->close();
+  }
+}
+
+void TraceRecorder::abandon() noexcept {
+  // Not closed: that would write what the parent is going to write.
+  (void)writer_.release();
+}
+
+// As if it had happened just now: leaves and ops in the order in which they
+// came, each death after the last op that reads it, evictions at the end.
+void TraceRecorder::write_graph(const OpGraph& graph) {
+  std::vector<std::pair<uint64_t, VersionId>> leaves;
+  std::vector<std::pair<uint64_t, OpId>> ops;
+  std::unordered_map<VersionId, uint64_t> last_reads;
+  graph.for_each_version([&](VersionId id) {
+    if (graph.is_leaf(id)) {
+      leaves.emplace_back(graph[id].created, id);
+    }
+  });
+  graph.for_each_op([&](OpId id) {
+    ops.emplace_back(graph[id].sequence, id);
+    for (const VersionId input : graph[id].inputs) {
+      uint64_t& last = last_reads[input];
+      last = std::max(last, graph[id].sequence);
+    }
+  });
+  std::sort(leaves.begin(), leaves.end());
+  std::sort(ops.begin(), ops.end());
+
+  auto leaf = leaves.begin();
+  const auto write_leaves_before = [&](uint64_t sequence) {
+    for (; leaf != leaves.end() && leaf->first < sequence; ++leaf) {
+      version(graph, leaf->second);
+      if (!graph[leaf->second].owned && last_reads.count(leaf->second) == 0) {
+        death(graph, leaf->second);
+      }
+    }
+  };
+  for (const auto& [sequence, id] : ops) {
+    write_leaves_before(sequence);
+    op(graph, id);
+    const OpRecord& record = graph[id];
+    for (const VersionId input : record.inputs) {
+      if (!graph[input].owned && last_reads[input] == sequence &&
+          !is_overwritten(record, input)) {
+        death(graph, input);
+      }
+    }
+    for (const VersionId output : record.outputs) {
+      if (output && !graph[output].owned && last_reads.count(output) == 0) {
+        death(graph, output);
+      }
+    }
+  }
+  write_leaves_before(graph.next_sequence());
+  graph.for_each_version([&](VersionId id) {
+    if (graph[id].owned && !graph[id].resident) {
+      evict(graph, id);
+    }
+  });
+}
+
+void TraceRecorder::version(const OpGraph& graph, VersionId id) {
+  writer_->version(graph[id].created, graph[id].size);
+}
+
+void TraceRecorder::op(const OpGraph& graph, OpId id) {
+  const OpRecord& record = graph[id];
+  TraceEvent event;
+  event.kind = TraceEvent::Kind::Op;
+  event.id = record.sequence;
+  event.name = record.name;
+  event.cost = record.cost;
+  for (const VersionId input : record.inputs) {
+    event.inputs.push_back(graph[input].created);
+  }
+  for (const VersionId output : record.outputs) {
+    event.outputs.push_back(
+        output ? TraceEvent::Output{graph[output].created, graph[output].size}
+               : TraceEvent::Output{0, 0});
+  }
+  for (const Overwrite& overwrite : record.overwrites) {
+    event.overwrites.push_back(
+        {event.inputs[overwrite.input], event.outputs[overwrite.output].id});
+  }
+  writer_->op(event);
+}
+
+void TraceRecorder::unrecorded_op(
+    const OpGraph& graph,
+    const char* name,
+    CostNs cost,
+    const std::vector<VersionId>& inputs) {
+  TraceEvent event;
+  event.kind = TraceEvent::Kind::Op;
+  event.name = name;
+  event.cost = cost;
+  for (const VersionId input : inputs) {
+    event.inputs.push_back(graph[input].created);
+  }
+  writer_->op(event);
+}
+
+void TraceRecorder::access(const OpGraph& graph, VersionId id) {
+  writer_->access(graph[id].created);
+}
+
+void TraceRecorder::leaf_write(const OpGraph& graph, VersionId id) {
+  writer_->leaf_write(graph[id].created);
+}
+
+void TraceRecorder::death(const OpGraph& graph, VersionId id) {
+  writer_->death(graph[id].created);
+}
+
+void TraceRecorder::evict(const OpGraph& graph, VersionId id) {
+  writer_->evict(graph[id].created);
+}
+
+void TraceRecorder::replay(const OpRecord& record) {
+  writer_->replay(record.sequence);
+}
+
+void TraceRecorder::pressure(Bytes wanted) {
+  writer_->pressure(wanted);
+}
+
+} // namespace c10::remat

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "Export.h"
+#include "Ids.h"
+#include "Trace.h"
+#include "graph/OpGraph.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace c10::remat {
+
+// Tells a TraceWriter, while there is one, what happens to the graph of one
+// engine. Guarded by the engine's lock. A disk that is full disturbs nobody:
+// `stop` reports it.
+class REMAT_API TraceRecorder {
+ public:
+  bool is_on() const {
+    return writer_ != nullptr;
+  }
+
+  // Creates or overwrites `path` and writes what is in `graph`. Throws
+  // UsageError if it cannot, or if it is on already.
+  void start(const std::string& path, const OpGraph& graph);
+  // No effect while it is off. Throws UsageError if some of the trace could
+  // not be written; it is off then, too.
+  void stop();
+  // For the child of a fork: the file is the parent's.
+  void abandon() noexcept;
+
+  // Only while it is on. See TraceEvent for what they mean.
+  void version(const OpGraph& graph, VersionId id);
+  void op(const OpGraph& graph, OpId id);
+  // An op that is not recorded: only what it read, and its cost, matter.
+  void unrecorded_op(
+      const OpGraph& graph,
+      const char* name,
+      CostNs cost,
+      const std::vector<VersionId>& inputs);
+  void access(const OpGraph& graph, VersionId id);
+  void leaf_write(const OpGraph& graph, VersionId id);
+  void death(const OpGraph& graph, VersionId id);
+  void evict(const OpGraph& graph, VersionId id);
+  void replay(const OpRecord& record);
+  void pressure(Bytes wanted);
+
+ private:
+  void write_graph(const OpGraph& graph);
+
+  std::unique_ptr<TraceWriter> writer_;
+};
+
+} // namespace c10::remat
