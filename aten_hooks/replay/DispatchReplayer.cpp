@@ -106,13 +106,19 @@ std::vector<c10::Storage> make_storages(
   return storages;
 }
 
-torch::jit::Stack make_stack(
+std::vector<at::Tensor> make_tensors(
     const OpCallRecord& call,
     const std::vector<c10::Storage>& storages) {
   std::vector<at::Tensor> tensors;
   for (const TensorRef& ref : call.tensors) {
     tensors.push_back(make_tensor(ref, storages[ref.storage]));
   }
+  return tensors;
+}
+
+torch::jit::Stack make_stack(
+    const OpCallRecord& call,
+    const std::vector<at::Tensor>& tensors) {
   torch::jit::Stack stack(call.args.begin(), call.args.end());
   for (const OpCallRecord::TensorArg& arg : call.tensor_args) {
     const auto tensor_at = [&](int32_t index) {
@@ -186,7 +192,10 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
   const OpDepthGuard depth_guard;
 
   const auto storages = make_storages(request, call);
-  torch::jit::Stack stack = make_stack(call, storages);
+  // Outlives the call: boxed kernels with several `out` arguments return
+  // references to them after they have dropped them from the stack.
+  const auto tensors = make_tensors(call, storages);
+  torch::jit::Stack stack = make_stack(call, tensors);
   {
     const GeneratorSwap generator_swap(call, stack);
     call.op.redispatchBoxed(call.key_set, &stack);

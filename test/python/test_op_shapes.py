@@ -56,6 +56,22 @@ def test_op_with_several_outputs(run_twice, device, op):
     run_twice(step)
 
 
+@pytest.mark.parametrize(
+    "op", [torch.sort, torch.max, torch.mode, torch.kthvalue, torch.topk, torch.cummax]
+)
+def test_several_out_arguments_come_back(remat, device, op):
+    arguments = (2, 1) if op in (torch.kthvalue, torch.topk) else (1,)
+    for _ in range(50):  # a broken heap does not show at once
+        x = torch.randn(16, 64, device=device)
+        values, indices = (t.clone() for t in op(x, *arguments))
+        out = torch.zeros_like(values), torch.zeros_like(indices)
+        op(x, *arguments, out=out)
+        assert _testing.evict(out[0])
+        assert _testing.evict(out[1])
+        assert torch.equal(out[0], values)
+        assert torch.equal(out[1], indices)
+
+
 def test_op_with_several_outputs_is_replayed_once(remat, device):
     x = torch.randn(64, 64, device=device)
     values, indices = x.sort(1)
