@@ -268,22 +268,27 @@ void Engine::trace_op(
     CostNs cost,
     const std::vector<VersionId>& results) {
   const OpGraph& graph = state_.graph;
-  if (!op) {
-    state_.trace.unrecorded_op(graph, capture.name, cost, capture.inputs);
-  }
+  // What a storage held before ends with the op if that reads it, else before
+  // it, and needs no line where the op's says so.
+  std::vector<VersionId> end_with_op;
   for (const Write& write : capture.writes) {
-    const bool goes_on = op &&
-        std::any_of(graph[op].overwrites.begin(),
-                    graph[op].overwrites.end(),
-                    [&](const Overwrite& overwrite) {
-                      return graph[op].inputs[overwrite.input] == write.version;
-                    });
-    if (!goes_on) {
+    const bool is_read =
+        std::find(
+            capture.inputs.begin(), capture.inputs.end(), write.version) !=
+        capture.inputs.end();
+    if (!is_read) {
       state_.trace.death(graph, write.version);
+    } else if (!op || !overwrites(graph[op], write.version)) {
+      end_with_op.push_back(write.version);
     }
   }
   if (op) {
     state_.trace.op(graph, op);
+  } else {
+    state_.trace.unrecorded_op(graph, capture.name, cost, capture.inputs);
+  }
+  for (const VersionId id : end_with_op) {
+    state_.trace.death(graph, id);
   }
   for (const VersionId id : results) {
     if (graph.is_leaf(id)) {

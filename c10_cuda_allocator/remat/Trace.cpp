@@ -21,8 +21,8 @@ namespace c10::remat {
 //   {"access":2}  {"leaf_write":1}  {"death":2}  {"evict":2}
 //   {"replay":3}  {"pressure":65536}                           (a line each)
 //
-// Sizes are in bytes and costs in ns. An output whose size is 0 needs no
-// record. The number in the first line grows when a line changes its meaning
+// Sizes are in bytes and costs in ns. docs/design/trace.md says what each line
+// means. The number in the first line grows when a line changes its meaning
 // or form.
 
 namespace {

@@ -8,19 +8,6 @@
 
 namespace c10::remat {
 
-namespace {
-
-bool is_overwritten(const OpRecord& record, VersionId input) {
-  return std::any_of(
-      record.overwrites.begin(),
-      record.overwrites.end(),
-      [&](const Overwrite& overwrite) {
-        return record.inputs[overwrite.input] == input;
-      });
-}
-
-} // namespace
-
 void TraceRecorder::start(const std::string& path, const OpGraph& graph) {
   if (is_on()) {
     throw UsageError(
@@ -78,7 +65,7 @@ void TraceRecorder::write_graph(const OpGraph& graph) {
     const OpRecord& record = graph[id];
     for (const VersionId input : record.inputs) {
       if (!graph[input].owned && last_reads[input] == sequence &&
-          !is_overwritten(record, input)) {
+          !overwrites(record, input)) {
         death(graph, input);
       }
     }

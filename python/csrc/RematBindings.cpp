@@ -136,6 +136,20 @@ void escape(const c10::Storage& storage) {
   RematMode::get().escape(impl_of(storage));
 }
 
+void start_trace(const std::string& path) {
+  auto* engine = RematMode::get().active();
+  if (engine == nullptr) {
+    throw c10::remat::UsageError(
+        "remat is off, there is nothing to trace; call "
+        "torch.cuda.remat.enable() first");
+  }
+  engine->start_trace(path);
+}
+
+void stop_trace() {
+  RematMode::get().engine().stop_trace();
+}
+
 void add_alias(const c10::Storage& storage) {
   RematMode::get().add_alias(impl_of(storage));
 }
@@ -226,6 +240,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("add_alias", expose(&add_alias));
   m.def("drop_alias", expose(&drop_alias));
   m.def("unmanage", expose(&unmanage));
+  m.def("start_trace", expose(&start_trace));
+  m.def("stop_trace", expose(&stop_trace));
   m.def("counters", torch::wrap_pybind_function(&counters));
   m.def("census", torch::wrap_pybind_function(&census));
   m.def("cpu_memory", &cpu_memory);

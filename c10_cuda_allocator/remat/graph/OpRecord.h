@@ -2,6 +2,7 @@
 
 #include "../Ids.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -36,5 +37,15 @@ struct OpRecord {
   // as soon as they are resident.
   bool cut_pending = false;
 };
+
+// Does the op write over `input` in place?
+inline bool overwrites(const OpRecord& record, VersionId input) {
+  return std::any_of(
+      record.overwrites.begin(),
+      record.overwrites.end(),
+      [&](const Overwrite& overwrite) {
+        return record.inputs[overwrite.input] == input;
+      });
+}
 
 } // namespace c10::remat
