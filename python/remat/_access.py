@@ -71,15 +71,24 @@ def _storages_of(value: Any) -> Iterable[Any]:
         return (value,)
     if isinstance(value, torch.storage.TypedStorage):
         return (value._untyped_storage,)
-    if (
-        isinstance(value, torch.Tensor)
-        and type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.layout == torch.strided
-        and value.device.type == "cpu"
-        and torch._C._has_storage(value)
-    ):
-        return (torch._C.TensorBase.untyped_storage(value),)
+    if isinstance(value, torch.Tensor) and not _has_python_key(value):
+        # Not the program's look: its modes and subclasses are not told.
+        with torch._C.DisableTorchFunction():
+            if (
+                value.layout == torch.strided
+                and value.device.type == "cpu"
+                and torch._C._has_storage(value)
+            ):
+                return (torch._C.TensorBase.untyped_storage(value),)
     return ()
+
+
+def _has_python_key(tensor: torch.Tensor) -> bool:
+    # The bytes of such a subclass are those of tensors inside it, if any.
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return False
+    keys = torch._C._dispatch_keys(tensor)
+    return bool(keys.has(torch._C.DispatchKey.Python))
 
 
 class _Resident:

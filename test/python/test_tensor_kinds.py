@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -54,6 +57,36 @@ def test_plain_subclass_is_managed(run_twice, device):
         return {"y": y.as_subclass(torch.Tensor)}
 
     run_twice(step)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        torch.Tensor.tolist,
+        torch.Tensor.numpy,
+        np.asarray,
+        lambda y: torch.from_dlpack(y),
+        lambda y: pickle.loads(pickle.dumps(y)),
+    ],
+)
+def test_plain_subclass_is_read_outside_ops(remat, device, read):
+    y = torch.randn(16, 64, device=device).as_subclass(_Tagged).tanh()
+    expected = y.clone().as_subclass(torch.Tensor)
+    assert _testing.evict(y)
+    found = torch.as_tensor(read(y)).as_subclass(torch.Tensor)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("alias", [torch.Tensor.numpy, np.asarray, torch.from_dlpack])
+def test_alias_of_a_plain_subclass_is_watched(remat, device, alias):
+    y = torch.randn(16, 64, device=device).as_subclass(_Tagged).tanh()
+    view = alias(y)
+    z = y.sin()
+    expected = torch.tensor(z.clone().as_subclass(torch.Tensor).tolist())
+    view[:] = 0
+    _testing.evict_all()
+    assert torch.equal(z.as_subclass(torch.Tensor), expected)
+    assert int(y.count_nonzero()) == 0
 
 
 def test_wrapper_subclass_has_its_inner_tensors_managed(remat, device):
