@@ -7,6 +7,7 @@
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/quantized/Quantizer.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/hash.h>
 #include <torch/csrc/autograd/function.h>
@@ -346,6 +347,14 @@ void OpCall::visit_opaque(const at::Tensor& tensor) {
       tensor.has_storage() && tensor.device().is_cpu() &&
       storage_of(tensor)._mutable_data_ptr_no_checks() != nullptr) {
     read(operand_of(storage_of(tensor)));
+    if (tensor.is_quantized()) {
+      const auto* quantizer = dynamic_cast<at::PerChannelAffineQuantizer*>(
+          tensor.quantizer().get());
+      if (quantizer != nullptr) {
+        visit_inner(quantizer->scales());
+        visit_inner(quantizer->zero_points());
+      }
+    }
     if (tensor.is_nested()) {
       const auto* impl = at::native::get_nested_tensor_impl(tensor);
       visit_inner(impl->get_nested_sizes());
@@ -481,6 +490,13 @@ void OpCall::end() {
   if (!is_nested_) {
     collect_fresh_outputs();
   }
+  // Prepacked weights and the like, which may hold what was given.
+  const bool returns_object = std::any_of(
+      stack_.end() - static_cast<std::ptrdiff_t>(op_.schema().returns().size()),
+      stack_.end(),
+      [](const c10::IValue& value) {
+        return value.isObject() || value.isCapsule();
+      });
   c10::remat::OpCapture capture;
   capture.cost = elapsed - (relief_ns_of_thread() - relief_before_);
   capture.signature = signature_;
@@ -498,7 +514,7 @@ void OpCall::end() {
     fresh_[i]->version = ids[i];
   }
   update_written(ids, first_write);
-  if (traits_.keeps_inputs) {
+  if (traits_.keeps_inputs || returns_object) {
     keep_inputs_for_good();
   }
 }

@@ -73,7 +73,7 @@ const char* reason_by_name(std::string_view name) {
     return "side effect";
   }
   if (has_prefix("quantized::") || has_prefix("mkldnn_prepacked::") ||
-      has_prefix("prepacked::")) {
+      has_prefix("prepacked::") || has_prefix("aten::fbgemm_")) {
     return "opaque argument";
   }
   return nullptr;

@@ -30,6 +30,13 @@ bool check_address_slot() {
   return true;
 }
 
+// Note [The address of evicted bytes]
+// Typed accessors (`data_ptr<T>()`, `accessor`) refuse a null address before
+// they ask for the page fault that would bring the bytes back. An evicted
+// storage therefore has an address, one that no process can map: what reads it
+// without asking stops there, as it would at null.
+void* const kEvicted = reinterpret_cast<void*>(0xDEAD'0000'0000'0000);
+
 void set_address(c10::StorageImpl& storage, void* address) {
   __atomic_store_n(
       address_slot(storage._mutable_data_ptr_no_checks()),
@@ -75,7 +82,7 @@ void StoragePortImpl::release(c10::remat::StorageVersion& version) noexcept {
     return;
   }
   if (handle->storage != nullptr) {
-    set_address(*handle->storage, nullptr);
+    set_address(*handle->storage, kEvicted);
   }
   handle->data.clear();
 }

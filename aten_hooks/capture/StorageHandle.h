@@ -12,7 +12,8 @@ using c10::remat::VersionId;
 
 // Holds the bytes of a managed storage, and ties the program's StorageImpl to
 // the graph. The StorageImpl's DataPtr has `managed_deleter` as its deleter and
-// the handle as its context; while the bytes are evicted its pointer is null.
+// the handle as its context; while the bytes are evicted its pointer is that of
+// Note [The address of evicted bytes].
 //
 // `data` and `storage` change under the engine's lock only. While an op has
 // the storage pinned they do not change at all.

@@ -190,7 +190,17 @@ def test_quantized_tensors(run_twice, device):
         c = torch.quantize_per_channel(
             x, torch.full((16,), 0.02), torch.zeros(16), 0, torch.qint8
         )
-        return {"q": q, "d": q.dequantize().sin(), "c": c.dequantize().cos()}
+        # The quantizer keeps these two as they are.
+        scales = torch.full((64,), 0.02, dtype=torch.float64).sin()
+        zeros = torch.zeros(64, dtype=torch.int64) + 3
+        held = torch.quantize_per_channel(x, scales, zeros, 1, torch.qint8)
+        del scales, zeros
+        return {
+            "q": q,
+            "d": q.dequantize().sin(),
+            "c": c.dequantize(),
+            "h": held.dequantize(),
+        }
 
     run_twice(step, expect_replays=False)
 
