@@ -210,7 +210,8 @@ void RematMode::unpin_by_user(c10::StorageImpl& storage) {
 void RematMode::escape(c10::StorageImpl& storage) {
   if (StorageHandle* handle = managed(storage)) {
     with_memory_errors(*handle->engine, [&] {
-      handle->engine->escape(handle->version, /*for_good=*/true);
+      handle->version =
+          handle->engine->escape(handle->version, /*for_good=*/true);
     });
   }
 }
@@ -236,8 +237,8 @@ void RematMode::unmanage(c10::StorageImpl& storage) {
     return;
   }
   Engine& engine = *handle->engine;
-  const VersionId version = handle->version;
-  engine.escape(version, /*for_good=*/true);
+  const VersionId version =
+      engine.escape(handle->version, /*for_good=*/true);
   detach(*handle);
   engine.storage_died(version);
 }

@@ -522,7 +522,8 @@ void OpCall::end() {
 void OpCall::keep_inputs_for_good() {
   for (const Operand& operand : operands_) {
     if (operand.handle != nullptr && operand.handle->storage != nullptr) {
-      engine_.escape(operand.handle->version, /*for_good=*/true);
+      operand.handle->version =
+          engine_.escape(operand.handle->version, /*for_good=*/true);
     }
   }
 }

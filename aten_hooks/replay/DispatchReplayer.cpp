@@ -236,4 +236,15 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
   return buffers;
 }
 
+std::unique_ptr<c10::remat::Buffer> DispatchReplayer::copy(
+    const StorageVersion& version) {
+  const auto& holder = *static_cast<const StorageHandle*>(version.holder);
+  try {
+    return std::make_unique<ReplayedBuffer>(
+        allocator_of(holder.device).clone(holder.data.get(), holder.nbytes));
+  } catch (const c10::OutOfMemoryError&) {
+    return nullptr;
+  }
+}
+
 } // namespace at::remat

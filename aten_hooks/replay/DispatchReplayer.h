@@ -11,6 +11,8 @@ class DispatchReplayer final : public c10::remat::ReplayPort {
  public:
   std::vector<std::unique_ptr<c10::remat::Buffer>> replay(
       const c10::remat::ReplayRequest& request) override;
+  std::unique_ptr<c10::remat::Buffer> copy(
+      const c10::remat::StorageVersion& version) override;
 };
 
 } // namespace at::remat

@@ -15,6 +15,10 @@ namespace {
 // history].
 constexpr size_t kFirstHistoryCheck = 1024;
 
+// A leaf is kept for replay only if what rests on it has this many times its
+// bytes.
+constexpr Bytes kLeastSupport = 4;
+
 } // namespace
 
 // Note [Bounded history]
@@ -131,7 +135,9 @@ void Engine::begin_op(
       for (size_t i = 0; i < writes.size(); ++i) {
         if (!is_cut[i] && state_.graph.is_leaf(writes[i].version)) {
           is_cut[i] = again = true;
-          cut_dependents(writes[i].version, lock, garbage);
+          if (!take_snapshot(writes[i].version, lock)) {
+            cut_dependents(writes[i].version, lock, garbage);
+          }
         }
       }
     }
@@ -159,7 +165,63 @@ VersionId Engine::replace_written(VersionId old) {
   from.holder = nullptr;
   state_.index->remove(old);
   --from.pins;
+  const auto snapshot = snapshots_.find(old);
+  if (snapshot != snapshots_.end()) {
+    state_.storage.adopt(from, std::move(snapshot->second));
+    from.resident = true;
+    snapshots_.erase(snapshot);
+  }
   return id;
+}
+
+void Engine::finish_replaced(VersionId old, Garbage& garbage) {
+  if (state_.graph[old].producer) {
+    state_.policy->on_evicted(state_.graph, old); // no longer in use
+  }
+  state_.graph.collect(old, garbage);
+}
+
+// Note [Leaves that are written or die]
+// What was computed from a leaf can be replayed only while its bytes are there.
+// Where they are few beside what rests on them they are kept for that: a copy
+// when the leaf is about to be written, the bytes themselves when its storage
+// has died. Otherwise its dependents become leaves, those evicted after coming
+// back, and nothing is kept that the program has given back.
+bool Engine::is_worth_keeping(VersionId id) const {
+  const OpGraph& graph = state_.graph;
+  Bytes dependents = 0;
+  const Dependents found = find_dependents(graph, id);
+  for (const auto* list : {&found.resident, &found.evicted}) {
+    for (const VersionId dependent : *list) {
+      dependents += graph[dependent].owned ? graph[dependent].size : 0;
+    }
+  }
+  // Leaves that the same ops read count as one: each alone may look small.
+  Bytes kept = graph[id].size;
+  for (const OpId reader : graph[id].readers) {
+    for (const VersionId input : graph[reader].inputs) {
+      const StorageVersion& version = graph[input];
+      kept += input != id && !version.owned && !version.producer ? version.size
+                                                                 : 0;
+    }
+  }
+  return kept <= dependents / kLeastSupport;
+}
+
+// Needs the replay lock; `id` is pinned.
+bool Engine::take_snapshot(VersionId id, Lock& lock) {
+  if (!is_worth_keeping(id)) {
+    return false;
+  }
+  const StorageVersion& version = state_.graph[id];
+  lock.unlock();
+  std::unique_ptr<Buffer> copy = state_.replayer.copy(version);
+  lock.lock();
+  if (copy == nullptr) {
+    return false; // no memory for it
+  }
+  snapshots_[id] = std::move(copy);
+  return true;
 }
 
 std::vector<VersionId> Engine::end_op(OpCapture capture) {
@@ -186,6 +248,10 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
     record.outputs.push_back(id);
   }
   bool replayable = capture.payload != nullptr;
+  for (const VersionId id : capture.inputs) {
+    // A leaf that another thread has escaped meanwhile.
+    replayable &= !graph.is_leaf(id) || graph[id].resident;
+  }
   bool updates_parameter = false;
   std::vector<VersionId> overwritten;
   for (const Write& write : capture.writes) {
@@ -243,10 +309,7 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
     let_go(id, garbage);
   }
   for (const VersionId id : overwritten) {
-    if (graph[id].producer) {
-      state_.policy->on_evicted(graph, id); // no longer in use
-    }
-    graph.collect(id, garbage);
+    finish_replaced(id, garbage);
   }
   for (const VersionId id : results) {
     // The op may have given the storage another block.
@@ -310,10 +373,7 @@ std::vector<VersionId> Engine::abort_op(
       state_.trace.death(state_.graph, write.version);
       state_.trace.version(state_.graph, results.back());
     }
-    if (state_.graph[write.version].producer) {
-      state_.policy->on_evicted(state_.graph, write.version);
-    }
-    state_.graph.collect(write.version, garbage);
+    finish_replaced(write.version, garbage);
     state_.release_if_unused(results.back(), garbage);
   }
   unpin_all(inputs, garbage);
@@ -359,13 +419,10 @@ void Engine::storage_died(VersionId id) {
   state_.settle(garbage);
 }
 
-// Note [Leaves that die]
-// A leaf whose storage is gone would have to be held for as long as a
-// dependent might be replayed, which costs what the program has just given
-// back. Its dependents become leaves instead: those that are resident at once,
-// those evicted when they next come back, until when the leaf is held.
+// Those that are evicted become leaves when they next come back, until when
+// the leaf is held.
 void Engine::cut_from_dead_leaf(VersionId id, Garbage& garbage) {
-  if (state_.active_replays != 0) {
+  if (state_.active_replays != 0 || is_worth_keeping(id)) {
     return; // held until memory is short or its dependents are gone
   }
   const Dependents found = find_dependents(state_.graph, id);
@@ -501,24 +558,32 @@ VersionId Engine::add_leaf(Bytes size, void* holder) {
   return id;
 }
 
-void Engine::escape(VersionId id, bool for_good) {
+VersionId Engine::escape(VersionId id, bool for_good) {
   Garbage garbage;
   Lock lock(state_.mutex);
   const ReplayLock replay_lock = take_replay_lock(lock);
   pin_resident({id}, lock, garbage);
+  if (state_.trace.is_on()) {
+    state_.trace.leaf_write(state_.graph, id);
+  }
+  VersionId escaped = id;
   try {
-    cut_dependents(id, lock, garbage);
+    if (!state_.graph.is_leaf(id) || take_snapshot(id, lock)) {
+      // Its readers keep the version that they have read.
+      escaped = replace_written(id);
+      finish_replaced(id, garbage);
+    } else {
+      cut_dependents(id, lock, garbage);
+      unpin_all({id}, garbage);
+    }
   } catch (...) {
     unpin_all({id}, garbage);
     throw;
   }
-  if (state_.trace.is_on()) {
-    state_.trace.leaf_write(state_.graph, id);
-  }
-  state_.make_leaf(id, garbage);
-  state_.graph[id].escaped |= for_good;
-  state_.index->refresh(id);
-  unpin_all({id}, garbage);
+  state_.graph[escaped].escaped |= for_good;
+  state_.index->refresh(escaped);
+  state_.settle(garbage);
+  return escaped;
 }
 
 void Engine::pin_by_user(VersionId id) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <unordered_map>
 #include <string>
 #include <vector>
 
@@ -63,9 +64,10 @@ class REMAT_API Engine {
 
   // --- the five verbs ---
 
-  // Makes what the op reads and writes resident and pins it. A leaf about to
-  // be overwritten loses its dependents first: those evicted are
-  // rematerialized, and all become leaves. Throws what a replay throws, and
+  // Makes what the op reads and writes resident and pins it. Before a leaf is
+  // written, a copy is kept for its dependents, or they become leaves, those
+  // evicted after coming back; see Note [Leaves that are written or die].
+  // Throws what a replay throws, and
   // then nothing is pinned.
   void begin_op(
       const std::vector<VersionId>& inputs,
@@ -102,9 +104,10 @@ class REMAT_API Engine {
   // evicting. Returns false if it is not one for now.
   bool declare_parameter(VersionId id);
 
-  // Someone may write to `id` from outside, now: its dependents are cut as in
-  // begin_op and it becomes a leaf. With `for_good` it is never evicted again.
-  void escape(VersionId id, bool for_good);
+  // Someone may write to `id`'s storage from outside, now, as an op that
+  // begin_op is told of would. Returns what it holds from then on, a leaf;
+  // with `for_good` it is never evicted again.
+  VersionId escape(VersionId id, bool for_good);
 
   // The program keeps it resident; counted.
   void pin_by_user(VersionId id);
@@ -169,8 +172,11 @@ class REMAT_API Engine {
   bool try_cut_dependents(VersionId id, Garbage& garbage);
   void cut_from_dead_leaf(VersionId id, Garbage& garbage);
   void let_go(VersionId id, Garbage& garbage);
-  // What `old`'s storage holds after a write.
+  // What `old`'s storage holds after a write; takes a pin off `old`.
   VersionId replace_written(VersionId old);
+  void finish_replaced(VersionId old, Garbage& garbage);
+  bool is_worth_keeping(VersionId id) const;
+  bool take_snapshot(VersionId id, Lock& lock);
   void trace_op(
       OpId op,
       const OpCapture& capture,
@@ -185,6 +191,8 @@ class REMAT_API Engine {
   // Recursive: an op being replayed may itself reach evicted storages.
   std::recursive_mutex replay_mutex_;
   size_t next_history_check_ = 0;
+  // Of leaves about to be written, until they are.
+  std::unordered_map<VersionId, std::unique_ptr<Buffer>> snapshots_;
   std::atomic<int> ops_in_flight_{0};
 };
 

@@ -57,6 +57,9 @@ class ReplayPort {
   // Returns the bytes of each wanted output. Throws what the op throws.
   virtual std::vector<std::unique_ptr<Buffer>> replay(
       const ReplayRequest& request) = 0;
+  // Returns a copy of the bytes of `version`, which is resident and pinned;
+  // null if there is no memory for one.
+  virtual std::unique_ptr<Buffer> copy(const StorageVersion& version) = 0;
 };
 
 } // namespace c10::remat

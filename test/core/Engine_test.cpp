@@ -259,10 +259,36 @@ TEST(EngineTest, NeverEvictsWhatTheProgramPinned) {
 TEST(EngineTest, NeverEvictsWhatEscaped) {
   SimProgram program(kAmple);
   const Var x = program.op1({program.leaf(8)}, 8);
-  program.engine.escape(program.id(x), /*for_good=*/true);
+  program.escape(x, /*for_good=*/true);
   program.engine.evict_all();
   EXPECT_TRUE(program.is_resident(x));
   EXPECT_EQ(program.engine.census().escaped, 8U);
+}
+
+TEST(EngineTest, KeepsACopyOfASmallLeafThatIsWritten) {
+  SimProgram program(kAmple);
+  const Var bias = program.leaf(1);
+  const Var x = program.op1({bias}, 8);
+  EXPECT_TRUE(program.evict(x));
+  program.write(bias);
+  // The copy of one byte is enough to have the eight back.
+  EXPECT_FALSE(program.is_resident(x));
+  EXPECT_EQ(program.engine.census().held, 1U);
+  EXPECT_TRUE(program.holds_expected(x));
+  program.drop(x);
+  EXPECT_EQ(program.engine.census().held, 0U);
+  program.check_invariants();
+}
+
+TEST(EngineTest, EscapeLeavesWhatWasComputedBeforeReplayable) {
+  SimProgram program(kAmple);
+  const Var x = program.op1({program.leaf(8)}, 8);
+  const Var y = program.op1({x}, 8);
+  EXPECT_TRUE(program.evict(y));
+  program.escape(x, /*for_good=*/true);
+  EXPECT_FALSE(program.is_resident(y));
+  EXPECT_TRUE(program.holds_expected(y));
+  program.check_invariants();
 }
 
 TEST(EngineTest, TreatsOutputsThatCannotBeReplayedAsLeaves) {

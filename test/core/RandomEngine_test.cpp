@@ -149,7 +149,7 @@ class RandomProgram {
         break;
       case Command::Escape:
         if (random() % 8 == 0) {
-          program_.engine.escape(program_.id(var), random() % 2 == 0);
+          program_.escape(var, random() % 2 == 0);
         }
         break;
       case Command::Resize:

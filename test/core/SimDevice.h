@@ -115,6 +115,17 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
     return used;
   }
 
+  std::unique_ptr<Buffer> copy(const StorageVersion& version) override {
+    const SimHolder& holder = holder_of(version);
+    REMAT_ASSERT(version.pins > 0 && holder.value);
+    try {
+      allocate(holder.size);
+    } catch (const SimOutOfMemory&) {
+      return nullptr;
+    }
+    return std::make_unique<SimBuffer>(this, holder.size, *holder.value);
+  }
+
   std::vector<std::unique_ptr<Buffer>> replay(
       const ReplayRequest& request) override {
     const OpRecord& record = *request.record;

@@ -157,6 +157,10 @@ class SimProgram {
     engine.storage_died(id);
   }
 
+  void escape(Var var, bool for_good) {
+    at(var).id = engine.escape(at(var).id, for_good);
+  }
+
   VersionId id(Var var) {
     return at(var).id;
   }

@@ -48,6 +48,9 @@ class NoDevice : public StoragePort, public DevicePort, public ReplayPort {
   Bytes usage() const override {
     return 0;
   }
+  std::unique_ptr<Buffer> copy(const StorageVersion&) override {
+    return nullptr;
+  }
   std::vector<std::unique_ptr<Buffer>> replay(
       const ReplayRequest& request) override {
     return std::vector<std::unique_ptr<Buffer>>(request.outputs.size());
