@@ -14,7 +14,7 @@ namespace {
 
 // What schemas do not say about arguments that an op writes.
 struct WriteRule {
-  enum class Kind { SideEffect, WriteOnly };
+  enum class Kind { SideEffect, WriteOnly, ReadAndWrite };
   std::string_view op;
   Kind kind;
   std::vector<std::string_view> args;
@@ -24,6 +24,7 @@ struct WriteRule {
 const std::vector<WriteRule>& write_rules() {
   constexpr auto kSideEffect = WriteRule::Kind::SideEffect;
   constexpr auto kWriteOnly = WriteRule::Kind::WriteOnly;
+  constexpr auto kReadAndWrite = WriteRule::Kind::ReadAndWrite;
   const std::vector<std::string_view> running{"running_mean", "running_var"};
   static const std::vector<WriteRule> rules{
       {"aten::native_batch_norm", kSideEffect, running, "training"},
@@ -39,6 +40,7 @@ const std::vector<WriteRule>& write_rules() {
       {"aten::batch_norm_gather_stats_with_counts", kSideEffect, running, ""},
       {"aten::rrelu_with_noise", kWriteOnly, {"noise"}, "training"},
       {"aten::rrelu_with_noise_", kWriteOnly, {"noise"}, "training"},
+      {"aten::mkldnn_rnn_layer_backward", kReadAndWrite, {"workspace"}, ""},
   };
   return rules;
 }
