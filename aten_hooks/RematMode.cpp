@@ -1,5 +1,6 @@
 #include "RematMode.h"
 
+#include "capture/EvictedAddress.h"
 #include "capture/MemoryPressure.h"
 #include "capture/RematKey.h"
 
@@ -106,8 +107,10 @@ void RematMode::enable(const Config& config, size_t smallest_managed) {
     engine_->configure(config);
   }
   smallest_managed_ = smallest_managed;
+  explain_faults();
   c10::DispatchKeySet key(kRematKey);
   c10::remat::set_thread_default_included(key.raw_repr());
+  c10::remat::include_in_all_threads(key.raw_repr());
   c10::impl::tls_set_dispatch_key_included(kRematKey, true);
   active_.store(engine_.get(), std::memory_order_release);
   limit_cpu(config.budget);

@@ -29,8 +29,8 @@ class REMAT_API RematMode {
   // Smaller than this a storage costs more to keep track of than to keep.
   static constexpr size_t kSmallestManaged = 256;
 
-  // Throws remat::UsageError for a bad config. Covers the calling thread, all
-  // threads started later and those of autograd.
+  // Throws remat::UsageError for a bad config. Covers all threads; see
+  // Note [Keys of all threads].
   void enable(
       const c10::remat::Config& config,
       size_t smallest_managed = kSmallestManaged);

@@ -1,5 +1,7 @@
 #include "StorageHandle.h"
 
+#include "EvictedAddress.h"
+
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -29,13 +31,6 @@ bool check_address_slot() {
       "remat was written for");
   return true;
 }
-
-// Note [The address of evicted bytes]
-// Typed accessors (`data_ptr<T>()`, `accessor`) refuse a null address before
-// they ask for the page fault that would bring the bytes back. An evicted
-// storage therefore has an address, one that no process can map: what reads it
-// without asking stops there, as it would at null.
-void* const kEvicted = reinterpret_cast<void*>(0xDEAD'0000'0000'0000);
 
 void set_address(c10::StorageImpl& storage, void* address) {
   __atomic_store_n(
@@ -82,7 +77,7 @@ void StoragePortImpl::release(c10::remat::StorageVersion& version) noexcept {
     return;
   }
   if (handle->storage != nullptr) {
-    set_address(*handle->storage, kEvicted);
+    set_address(*handle->storage, evicted_address());
   }
   handle->data.clear();
 }

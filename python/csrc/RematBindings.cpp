@@ -1,4 +1,5 @@
 #include <ATen/remat/RematMode.h>
+#include <ATen/remat/capture/EvictedAddress.h>
 #include <c10/remat/BlockingSection.h>
 #include <c10/remat/CpuMemory.h>
 #include <c10/remat/Errors.h>
@@ -244,6 +245,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("stop_trace", expose(&stop_trace));
   m.def("counters", torch::wrap_pybind_function(&counters));
   m.def("census", torch::wrap_pybind_function(&census));
+  m.def("evicted_address", [] {
+    return reinterpret_cast<uintptr_t>(at::remat::evicted_address());
+  });
   m.def("cpu_memory", &cpu_memory);
   m.def("reset_cpu_memory_peak", &reset_cpu_memory_peak);
   m.def("policies", [] { return c10::remat::policy_names(); });

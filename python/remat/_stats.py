@@ -20,7 +20,10 @@ class Stats:
     evictions: int  #: storages evicted
     replays: int  #: op records run again
     recompute_ns: int  #: recompute cost of those
-    overhead_ns: int  #: spent in the engine; estimated from samples
+    #: spent in remat outside the ops and replays: capture, bookkeeping, choosing
+    #: victims. An estimate: relief of pressure is measured in full, capture around
+    #: one op in 17 of each thread.
+    overhead_ns: int
     max_replay_depth: int  #: op records in the longest replay plan
     not_replayable: Dict[str, int]  #: reason -> ops whose outputs are leaves
     faults: int  #: accesses to managed storages outside any op

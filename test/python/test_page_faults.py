@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import subprocess
+import signal
 import copy
 import ctypes
 import io
@@ -257,3 +260,14 @@ def test_hash_id_and_identity_survive_eviction(remat, device):
     assert _testing.evict(y)
     assert table[y] == 1
     assert y is next(iter(table))
+
+
+def test_read_that_cannot_be_seen_is_explained():
+    code = (
+        "import ctypes, torch, torch.cuda.remat as remat\n"
+        "remat.enable(device='cpu')\n"
+        "ctypes.string_at(remat._C.evicted_address(), 1)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert run.returncode == -signal.SIGSEGV
+    assert "remat: evicted bytes were read" in run.stderr

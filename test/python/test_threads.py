@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 import torch
@@ -107,3 +108,26 @@ def test_tensors_die_in_another_thread(remat, device):
     _in_threads(box.clear)
     assert remat.memory_allocated(device) == before
     _testing.check_invariants()
+
+
+def test_thread_started_before_enable_is_covered(remat_off, device):
+    tasks, results = queue.Queue(), queue.Queue()
+
+    def work():
+        for task in iter(tasks.get, None):
+            results.put(task())
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        tasks.put(lambda: float(torch.ones(4, device=device).sum()))
+        assert results.get(timeout=60) == 4  # it has run an op
+        remat_off.enable(device=device)
+        y = torch.randn(64, 64, device=device).exp()
+        expected = y + 1
+        assert _testing.evict(y)
+        tasks.put(lambda: torch.equal(y + 1, expected))
+        assert results.get(timeout=60)
+    finally:
+        tasks.put(None)
+        worker.join()
