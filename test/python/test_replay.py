@@ -46,7 +46,9 @@ def test_chain_of_10000_ops_is_replayed_without_recursion(remat, device):
     finally:
         threading.stack_size(stack)
     assert torch.equal(found[0], expected)
-    assert remat.stats(device).replays <= 10_000
+    # ones and 10,000 sines for `clone`, the clone itself for `equal`; `expected` was
+    # evicted too and is a clone of the last sine, which is resident by then.
+    assert remat.stats(device).replays <= 1 + 10_000 + 2
     assert sys.getrecursionlimit() == limit
 
 

@@ -51,7 +51,8 @@ def test_second_eviction_of_the_same_value_counts_again(remat, device):
         _testing.evict(a)
         a.sum()
     assert remat.stats(device).evictions == 4
-    assert remat.stats(device).replays == 4
+    # Each time both ops: the ones are gone, so they are made again for sin.
+    assert remat.stats(device).replays == 4 * 2
 
 
 def test_evicting_what_is_evicted_counts_nothing(remat, device):

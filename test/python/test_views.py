@@ -163,6 +163,7 @@ def test_unfold_fold_and_pixel_shuffle(run_twice, device):
 
 def test_views_of_views_of_parameters_stay_leaves(remat, device):
     weight = nn.Parameter(torch.ones(8, 8))
+    weight.sum()  # an op has met it as a parameter
     part = weight.view(64)[3:9]
     assert not _testing.evict(part)
     assert torch.equal(part, torch.ones(6))
