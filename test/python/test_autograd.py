@@ -17,7 +17,7 @@ import models
 def test_double_backward(run_twice, device):
     def step():
         critic = models.deep_mlp(4).to(device)
-        x = torch.randn(16, 64, device=device, requires_grad=True)
+        x = torch.randn(512, 64, device=device, requires_grad=True)
         (grad,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
         penalty = (grad.norm(dim=1) - 1).square().mean()
         penalty.backward()

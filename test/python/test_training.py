@@ -9,6 +9,9 @@ from torch import nn
 
 import models
 
+# What one op needs at once (its inputs, outputs and workspace, beside parameters,
+# gradients and the optimizer's state) must fit: models whose largest op is a good part
+# of their peak get a budget with room for it.
 BUDGETS = (0.6, 0.4, 0.2)
 
 
@@ -26,10 +29,10 @@ def _fit(module, loss_of, steps=3, **options):
 
 def test_deep_network(run_twice, device):
     def train():
-        model = models.deep_mlp(20, 64).to(device)
+        model = models.deep_mlp(40, 64).to(device)
         return _fit(
             model,
-            lambda i: model(torch.randn(512, 64, device=device)).square().mean(),
+            lambda i: model(torch.randn(1024, 64, device=device)).square().mean(),
         )
 
     run_twice(train, budgets=BUDGETS)
@@ -58,7 +61,7 @@ def test_conv_net_with_batch_norm_and_dropout(run_twice, device):
             ),
         )
 
-    run_twice(train, budgets=BUDGETS)
+    run_twice(train, budgets=(0.6, 0.4))
 
 
 def test_u_net_with_long_skips(run_twice, device):
@@ -91,7 +94,7 @@ def test_u_net_with_long_skips(run_twice, device):
             lambda i: model(torch.randn(4, 3, 32, 32, device=device)).square().mean(),
         )
 
-    run_twice(train, budgets=BUDGETS)
+    run_twice(train, budgets=(0.8, 0.7))
 
 
 def test_batches_of_changing_shape(run_twice, device):
@@ -158,7 +161,7 @@ def test_gradients_accumulated_over_micro_batches(run_twice, device):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         losses = []
         for i in range(6):
-            loss = model(torch.randn(256, 64, device=device)).square().mean()
+            loss = model(torch.randn(2048, 64, device=device)).square().mean()
             (loss / 3).backward()
             losses.append(loss.detach())
             if i % 3 == 2:
@@ -166,7 +169,7 @@ def test_gradients_accumulated_over_micro_batches(run_twice, device):
                 optimizer.zero_grad()
         return {"losses": losses, **models.state(model)}
 
-    run_twice(train, budgets=(0.6, 0.4))
+    run_twice(train, budgets=(0.7, 0.6))
 
 
 def test_physics_informed_network_with_second_derivatives(run_twice, device):
@@ -185,7 +188,7 @@ def test_physics_informed_network_with_second_derivatives(run_twice, device):
 
         return _fit(model, loss_of)
 
-    run_twice(train, budgets=(0.6, 0.4))
+    run_twice(train, budgets=(0.6, 0.5))
 
 
 @pytest.mark.parametrize("foreach", [False, True])
@@ -194,11 +197,11 @@ def test_model_with_more_parameters_than_activations(run_twice, device, foreach)
         model = models.deep_mlp(4, 128).to(device)
         return _fit(
             model,
-            lambda i: model(torch.randn(128, 128, device=device)).square().mean(),
+            lambda i: model(torch.randn(1024, 128, device=device)).square().mean(),
             foreach=foreach,
         )
 
-    run_twice(train, budgets=(0.8,))
+    run_twice(train, budgets=(0.7,))
 
 
 def test_evaluation_between_training_steps(run_twice, device):

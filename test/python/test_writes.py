@@ -325,7 +325,7 @@ def test_moving_average_of_weights_used_as_a_teacher(run_twice, device):
         optimizer = torch.optim.SGD(student.parameters(), lr=0.1, momentum=0.9)
         losses = []
         for _ in range(3):
-            x = torch.randn(16, 64, device=device)
+            x = torch.randn(512, 64, device=device)
             with torch.no_grad():
                 target = teacher(x)
             loss = F.mse_loss(student(x), target)
