@@ -1,4 +1,5 @@
 #include "OpCall.h"
+#include "OverheadSample.h"
 #include "RematKey.h"
 
 #include <torch/library.h>
@@ -33,13 +34,16 @@ void capture(
     op.redispatchBoxed(below, stack);
     return;
   }
+  OverheadSample overhead(*engine);
   const OpTraits& traits = OpTraits::of(op);
   if (traits.is_view) {
+    overhead.pause();
     op.redispatchBoxed(below, stack);
     return;
   }
   OpCall call(op, traits, below, *engine, *stack);
   call.begin();
+  overhead.pause();
   try {
     const OpDepthGuard depth_guard;
     if (traits.is_aten) {
@@ -52,6 +56,7 @@ void capture(
     call.abort();
     throw;
   }
+  overhead.resume();
   call.end();
 }
 

@@ -2,6 +2,7 @@
 
 #include "../capture/RematKey.h"
 #include "GeneratorSwap.h"
+#include "ReplayTimer.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/CPUAllocator.h>
@@ -179,6 +180,7 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
     const ReplayRequest& request) {
   const auto& call =
       static_cast<const OpCallRecord&>(*request.record->payload);
+  const ReplayTimer timer;
   static const c10::DispatchKeySet above = keys_above_backends();
   NoWarnings no_warnings;
   const c10::WarningUtils::WarningHandlerGuard warning_guard(&no_warnings);

@@ -13,7 +13,7 @@ struct Counters {
   uint64_t evictions = 0;
   uint64_t replays = 0; // op records run again
   CostNs recompute_ns = 0; // their recompute cost
-  int64_t overhead_ns = 0; // time inside the engine, replays excluded
+  int64_t overhead_ns = 0; // time in remat outside ops and replays
   uint64_t deepest_replay = 0; // op records in the longest replay plan
   uint64_t faults = 0; // accesses outside any op
   uint64_t out_of_memory = 0;
