@@ -9,6 +9,7 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/ParallelGuard.h>
 #include <c10/util/hash.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -61,9 +62,50 @@ bool is_sparse_compressed(at::Layout layout) {
 // The contents of unmanaged storages up to this size are kept in the record.
 constexpr size_t kMostInline = 256;
 
+// And up to this size if other code may write to them: indices and labels of a
+// batch, as they come from numpy or from a worker process.
+constexpr size_t kMostForeignInline = 16 * 1024;
+
 const char* const kForeignMemory = "reads memory shared with other code";
 
 thread_local OpCall* current_call = nullptr;
+
+// Which signatures this thread has measured as often as the engine's CostTable
+// wants to know: looking at the clock is a good part of what capture costs.
+// Some are forgotten, and measured in vain.
+class TimedOps {
+ public:
+  bool wants(uint64_t signature) {
+    const Entry& entry = entry_of(signature);
+    return entry.signature != signature ||
+        entry.samples < c10::remat::CostTable::kSamples;
+  }
+  void count(uint64_t signature) {
+    Entry& entry = entry_of(signature);
+    if (entry.signature != signature) {
+      entry = {signature, 0};
+    }
+    ++entry.samples;
+  }
+
+ private:
+  struct Entry {
+    uint64_t signature;
+    uint32_t samples;
+  };
+  static constexpr int kBits = 9;
+
+  Entry& entry_of(uint64_t signature) {
+    return entries_[(signature * 0x9e3779b97f4a7c15) >> (64 - kBits)];
+  }
+
+  Entry entries_[1 << kBits];
+};
+
+TimedOps& timed_ops() {
+  thread_local TimedOps timed{};
+  return timed;
+}
 
 // Note [Gradients are leaves]
 // What a backward pass computes is used at once and then gone, with the
@@ -89,7 +131,7 @@ OpCall::OpCall(
       engine_(engine),
       stack_(stack),
       outer_(current_call),
-      is_nested_(op_depth() > 0) {
+      is_nested_(op_depth() > 0 || c10::ParallelGuard::is_enabled()) {
   if (!is_nested_ && !traits.is_uninitialized) {
     record_ = std::make_shared<OpCallRecord>(op);
     record_->key_set = key_set;
@@ -121,7 +163,7 @@ void OpCall::scan_arguments(size_t first) {
   for (size_t i = 0; i < traits_.args.size(); ++i) {
     const c10::IValue& value = stack_[first + i];
     OpTraits::Arg arg = traits_.args[i];
-    if (arg.kind == OpTraits::ArgKind::Other) {
+    if (arg.kind == OpTraits::ArgKind::Other || value.isNone()) {
       if (value.isObject() || value.isCapsule() || value.isPyObject()) {
         decline("opaque argument");
       }
@@ -131,7 +173,14 @@ void OpCall::scan_arguments(size_t first) {
       continue;
     }
     arg.written = writes_now(arg, first);
-    OpCallRecord::TensorArg tensor_arg{static_cast<uint32_t>(i), false, false, {}};
+    if (record_) {
+      record_->args.emplace_back();
+      record_->tensor_args.push_back(
+          {static_cast<uint32_t>(i),
+           value.isList(),
+           value.isOptionalTensorList(),
+           {}});
+    }
     const auto visit_one = [&](const c10::IValue& element) {
       const size_t before = record_ ? record_->tensors.size() : 0;
       int32_t index = OpCallRecord::kUndefined;
@@ -148,25 +197,16 @@ void OpCall::scan_arguments(size_t first) {
               : static_cast<int32_t>(seen - seen_tensors_.begin());
         }
       }
-      tensor_arg.tensors.push_back(index);
+      if (record_) {
+        record_->tensor_args.back().tensors.push_back(index);
+      }
     };
     if (value.isTensor()) {
       visit_one(value);
     } else if (value.isList()) {
-      tensor_arg.is_list = true;
-      tensor_arg.is_optional_list = value.isOptionalTensorList();
       for (const c10::IValue& element : value.toListRef()) {
         visit_one(element);
       }
-    } else { // an absent optional
-      if (record_) {
-        record_->args.push_back(value);
-      }
-      continue;
-    }
-    if (record_) {
-      record_->args.emplace_back();
-      record_->tensor_args.push_back(std::move(tensor_arg));
     }
   }
 }
@@ -191,7 +231,11 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
     decline("tensor on another device");
   } else if (ref.nbytes == 0) {
     ref.source = StorageRef::Source::Empty;
-  } else if (ref.nbytes <= kMostInline) {
+  } else if (storage._mutable_data_ptr_no_checks().get() == nullptr) {
+    decline("storage without bytes");
+  } else if (
+      ref.nbytes <= kMostInline ||
+      (ref.nbytes <= kMostForeignInline && !is_from_allocator(storage))) {
     ref.source = StorageRef::Source::Constant;
     if (record_) {
       auto& constants = record_->constants;
@@ -200,6 +244,8 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
           storage._mutable_data_ptr_no_checks().get());
       constants.insert(constants.end(), bytes, bytes + ref.nbytes);
     }
+  } else if (is_nested_) {
+    // It may be an output of the outer op, which is still to be captured.
   } else if (is_from_allocator(storage)) {
     operand.handle = manage(storage, engine_);
     operand.handle->version = engine_.add_leaf(ref.nbytes, operand.handle);
@@ -392,8 +438,11 @@ void OpCall::begin() {
   with_memory_errors(
       engine_, [&] { engine_.begin_op(inputs_, writes_); });
   current_call = this;
-  relief_before_ = relief_ns_of_thread();
-  start_ = Clock::now();
+  is_timed_ = timed_ops().wants(signature_);
+  if (is_timed_) {
+    relief_before_ = relief_ns_of_thread();
+    start_ = Clock::now();
+  }
 }
 
 void OpCall::note_result(
@@ -472,7 +521,7 @@ void OpCall::name_overwritten_outputs() {
 
 // Versions that the op wrote are new ones; `ids` has them from `first_write`.
 void OpCall::update_written(
-    const std::vector<VersionId>& ids,
+    const c10::remat::VersionIds& ids,
     size_t first_write) {
   for (size_t i = 0; i < written_.size(); ++i) {
     if (written_[i] != nullptr) {
@@ -482,9 +531,16 @@ void OpCall::update_written(
 }
 
 void OpCall::end() {
-  const int64_t elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                              Clock::now() - start_)
-                              .count();
+  c10::remat::OpCapture capture;
+  if (is_timed_) {
+    const int64_t elapsed =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(
+            Clock::now() - start_)
+            .count();
+    capture.cost = std::max<int64_t>(
+        elapsed - (relief_ns_of_thread() - relief_before_), 1);
+    timed_ops().count(signature_);
+  }
   current_call = outer_;
   drop_replaced();
   if (!is_nested_) {
@@ -497,8 +553,6 @@ void OpCall::end() {
       [](const c10::IValue& value) {
         return value.isObject() || value.isCapsule();
       });
-  c10::remat::OpCapture capture;
-  capture.cost = elapsed - (relief_ns_of_thread() - relief_before_);
   capture.signature = signature_;
   capture.name = traits_.name.c_str();
   capture.inputs = std::move(inputs_);

@@ -58,7 +58,7 @@ class OpCall {
   void drop_replaced();
   void name_overwritten_outputs();
   bool is_operand_of_outer_op(const c10::StorageImpl& storage) const;
-  void update_written(const std::vector<VersionId>& ids, size_t first_write);
+  void update_written(const c10::remat::VersionIds& ids, size_t first_write);
   void keep_inputs_for_good();
 
   const c10::OperatorHandle& op_;
@@ -73,9 +73,10 @@ class OpCall {
   c10::SmallVector<const c10::TensorImpl*, 4> seen_tensors_;
   c10::SmallVector<StorageHandle*, 1> written_;
   c10::SmallVector<StorageHandle*, 1> fresh_;
-  std::vector<VersionId> inputs_;
-  std::vector<c10::remat::Write> writes_;
+  c10::remat::VersionIds inputs_;
+  c10::remat::Writes writes_;
   uint64_t signature_ = 0;
+  bool is_timed_ = false;
   Clock::time_point start_;
   int64_t relief_before_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -195,18 +196,30 @@ const OpTraits& OpTraits::of(const c10::OperatorHandle& op) {
   // A schema lives as long as its operator is registered. A library that is
   // unloaded may leave an entry for an address that another op gets later, so
   // the name is compared too.
-  thread_local std::unordered_map<const void*, const OpTraits*> seen;
-  const OpTraits*& entry = seen[&op.schema()];
-  if (entry != nullptr && entry->name == op.schema().name() &&
-      entry->args.size() == op.schema().arguments().size()) {
-    return *entry;
+  const c10::FunctionSchema& schema = op.schema();
+  const auto is_for_op = [&](const OpTraits* traits) {
+    return traits != nullptr && traits->name == schema.name() &&
+        traits->args.size() == schema.arguments().size();
+  };
+  struct Recent {
+    const void* schema = nullptr;
+    const OpTraits* traits = nullptr;
+  };
+  constexpr size_t kRecent = 256;
+  thread_local std::array<Recent, kRecent> recents;
+  Recent& recent =
+      recents[(reinterpret_cast<uintptr_t>(&schema) >> 6) % kRecent];
+  if (recent.schema == &schema && is_for_op(recent.traits)) {
+    return *recent.traits;
   }
   static std::mutex mutex;
-  static auto* all = new std::vector<std::unique_ptr<OpTraits>>;
-  auto traits = make_traits(op);
-  entry = traits.get();
+  static auto* all = new std::unordered_map<const void*, const OpTraits*>;
   const std::lock_guard<std::mutex> lock(mutex);
-  all->push_back(std::move(traits));
+  const OpTraits*& entry = (*all)[&schema];
+  if (!is_for_op(entry)) {
+    entry = make_traits(op).release(); // what was there may be in use
+  }
+  recent = {&schema, entry};
   return *entry;
 }
 

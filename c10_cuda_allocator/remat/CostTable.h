@@ -14,9 +14,12 @@ class CostTable {
  public:
   static constexpr uint32_t kSamples = 8;
 
+  // `measured` is 0 where it was not.
   CostNs update(uint64_t signature, CostNs measured) {
     Entry& entry = entries_[signature];
-    measured = std::max<CostNs>(measured, 1);
+    if (measured <= 0) {
+      return std::max<CostNs>(entry.cost, 1);
+    }
     if (entry.samples == 0) {
       entry.cost = measured;
     } else if (entry.samples < kSamples) {

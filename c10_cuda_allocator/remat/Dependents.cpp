@@ -1,18 +1,47 @@
 #include "Dependents.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 namespace c10::remat {
 
+namespace {
+
+// Op records seen before; few, as a rule.
+class SeenOps {
+ public:
+  // False if `id` is there already.
+  bool insert(OpId id) {
+    if (!many_.empty()) {
+      return many_.insert(id).second;
+    }
+    if (std::find(few_.begin(), few_.end(), id) != few_.end()) {
+      return false;
+    }
+    few_.push_back(id);
+    if (few_.size() == kFew) {
+      many_.insert(few_.begin(), few_.end());
+    }
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kFew = 16;
+  InlineVector<OpId, kFew> few_;
+  std::unordered_set<OpId> many_;
+};
+
+} // namespace
+
 Dependents find_dependents(const OpGraph& graph, VersionId id) {
   Dependents found;
-  std::unordered_set<OpId> seen;
-  std::vector<VersionId> pending{id};
+  SeenOps seen;
+  VersionIds pending{id};
   while (!pending.empty()) {
     const VersionId next = pending.back();
     pending.pop_back();
     for (const OpId reader : graph[next].readers) {
-      if (!seen.insert(reader).second) {
+      if (!seen.insert(reader)) {
         continue;
       }
       for (const VersionId output : graph[reader].outputs) {

@@ -1,9 +1,6 @@
 #pragma once
 
-#include "Export.h"
 #include "graph/OpGraph.h"
-
-#include <vector>
 
 namespace c10::remat {
 
@@ -11,10 +8,10 @@ namespace c10::remat {
 // whose bytes are not there: the first that hold bytes or that a storage owns
 // on every path.
 struct Dependents {
-  std::vector<VersionId> resident;
-  std::vector<VersionId> evicted;
+  VersionIds resident;
+  VersionIds evicted;
 };
 
-REMAT_API Dependents find_dependents(const OpGraph& graph, VersionId id);
+Dependents find_dependents(const OpGraph& graph, VersionId id);
 
 } // namespace c10::remat

@@ -60,7 +60,7 @@ void Engine::let_go(VersionId id, Garbage& garbage) {
 }
 
 void Engine::unpin_all(
-    const std::vector<VersionId>& ids,
+    const VersionIds& ids,
     Garbage& garbage) {
   for (const VersionId id : ids) {
     let_go(id, garbage);
@@ -69,7 +69,7 @@ void Engine::unpin_all(
 }
 
 void Engine::pin_resident(
-    const std::vector<VersionId>& ids,
+    const VersionIds& ids,
     Lock& lock,
     Garbage& garbage) {
   bool all_resident = true;
@@ -91,11 +91,11 @@ void Engine::pin_resident(
 }
 
 void Engine::begin_op(
-    const std::vector<VersionId>& inputs,
-    const std::vector<Write>& writes) {
+    const VersionIds& inputs,
+    const Writes& writes) {
   Garbage garbage;
   Lock lock(state_.mutex);
-  std::vector<VersionId> pinned = inputs;
+  VersionIds pinned = inputs;
   for (const Write& write : writes) {
     pinned.push_back(write.version);
   }
@@ -224,7 +224,7 @@ bool Engine::take_snapshot(VersionId id, Lock& lock) {
   return true;
 }
 
-std::vector<VersionId> Engine::end_op(OpCapture capture) {
+VersionIds Engine::end_op(OpCapture&& capture) {
   Garbage garbage;
   Lock lock(state_.mutex);
   OpGraph& graph = state_.graph;
@@ -237,7 +237,7 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
   }
 
   OpRecord record;
-  std::vector<VersionId> results;
+  VersionIds results;
   for (const OpCapture::Fresh& fresh : capture.fresh) {
     const VersionId id =
         graph.add_version(fresh.size, fresh.holder, state_.now);
@@ -253,7 +253,7 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
     replayable &= !graph.is_leaf(id) || graph[id].resident;
   }
   bool updates_parameter = false;
-  std::vector<VersionId> overwritten;
+  VersionIds overwritten;
   for (const Write& write : capture.writes) {
     const VersionId old = write.version;
     // A leaf's old bytes are gone for good: nothing can do this write again.
@@ -281,7 +281,8 @@ std::vector<VersionId> Engine::end_op(OpCapture capture) {
           std::find(capture.inputs.begin(), capture.inputs.end(), old);
       if (input == capture.inputs.end()) {
         ++graph[old].pins; // as begin_op did for the other inputs
-        input = capture.inputs.insert(capture.inputs.end(), old);
+        capture.inputs.push_back(old);
+        input = std::prev(capture.inputs.end());
       }
       record.overwrites.push_back(
           {static_cast<uint32_t>(input - capture.inputs.begin()),
@@ -329,7 +330,7 @@ void Engine::trace_op(
     OpId op,
     const OpCapture& capture,
     CostNs cost,
-    const std::vector<VersionId>& results) {
+    const VersionIds& results) {
   const OpGraph& graph = state_.graph;
   // What a storage held before ends with the op if that reads it, else before
   // it, and needs no line where the op's says so.
@@ -360,13 +361,13 @@ void Engine::trace_op(
   }
 }
 
-std::vector<VersionId> Engine::abort_op(
-    const std::vector<VersionId>& inputs,
-    const std::vector<Write>& writes) {
+VersionIds Engine::abort_op(
+    const VersionIds& inputs,
+    const Writes& writes) {
   Garbage garbage;
   Lock lock(state_.mutex);
   --ops_in_flight_;
-  std::vector<VersionId> results;
+  VersionIds results;
   for (const Write& write : writes) {
     results.push_back(replace_written(write.version));
     if (state_.trace.is_on()) {

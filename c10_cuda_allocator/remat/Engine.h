@@ -23,6 +23,8 @@ struct Write {
   bool is_parameter = false; // a leaf of autograd: the optimizer's doing
 };
 
+using Writes = InlineVector<Write, 2>;
+
 // What an op did, told to the engine when it has run.
 struct OpCapture {
   struct Fresh {
@@ -30,10 +32,12 @@ struct OpCapture {
     void* holder;
   };
 
-  std::vector<VersionId> inputs; // read; each once, all pinned by begin_op
-  std::vector<Write> writes; // as told to begin_op
-  std::vector<Fresh> fresh; // storages that the op created
-  CostNs cost = 0; // measured, this time
+  VersionIds inputs; // read; each once, all pinned by begin_op
+  Writes writes; // as told to begin_op
+  InlineVector<Fresh, 2> fresh; // storages that the op created
+  // Measured, this time; 0: not, which is enough where `CostTable::kSamples`
+  // ops of the same signature were.
+  CostNs cost = 0;
   uint64_t signature = 0; // ops that cost about the same have the same
   // Null: not replayable, and the outputs are leaves.
   std::shared_ptr<OpPayload> payload;
@@ -70,18 +74,18 @@ class REMAT_API Engine {
   // Throws what a replay throws, and
   // then nothing is pinned.
   void begin_op(
-      const std::vector<VersionId>& inputs,
-      const std::vector<Write>& writes);
+      const VersionIds& inputs,
+      const Writes& writes);
 
   // Records the op and undoes begin_op's pins. Returns the ids of the fresh
   // outputs, then of the written versions.
-  std::vector<VersionId> end_op(OpCapture capture);
+  VersionIds end_op(OpCapture&& capture);
 
   // Undoes begin_op after an op that threw. What it was to write may have been
   // written in part: new versions, returned, that are leaves.
-  std::vector<VersionId> abort_op(
-      const std::vector<VersionId>& inputs,
-      const std::vector<Write>& writes);
+  VersionIds abort_op(
+      const VersionIds& inputs,
+      const Writes& writes);
 
   // Makes `id` resident and pins it, outside any op. Undone by `unpin`.
   void ensure_resident(VersionId id);
@@ -162,10 +166,10 @@ class REMAT_API Engine {
   // Takes the replay lock, which comes first in lock order.
   ReplayLock take_replay_lock(Lock& lock);
   void pin_resident(
-      const std::vector<VersionId>& ids,
+      const VersionIds& ids,
       Lock& lock,
       Garbage& garbage);
-  void unpin_all(const std::vector<VersionId>& ids, Garbage& garbage);
+  void unpin_all(const VersionIds& ids, Garbage& garbage);
   // Needs the replay lock.
   void cut_dependents(VersionId id, Lock& lock, Garbage& garbage);
   // Where all dependents are resident and no replay is running.
@@ -181,7 +185,7 @@ class REMAT_API Engine {
       OpId op,
       const OpCapture& capture,
       CostNs cost,
-      const std::vector<VersionId>& results);
+      const VersionIds& results);
   void bound_history(Garbage& garbage);
   Bytes release_held(Bytes wanted, Garbage& garbage);
 

@@ -31,9 +31,10 @@ void EngineState::release_bytes(VersionId id) noexcept {
 }
 
 void EngineState::settle(Garbage& garbage) noexcept {
-  for (ForgottenOp& op : garbage.ops) {
-    policy->on_op_forgotten(graph, op.id, op.record);
-    garbage.payloads.push_back(std::move(op.record.payload));
+  for (const OpId op : garbage.ops) {
+    policy->on_op_forgotten(graph, op, graph[op]);
+    garbage.payloads.push_back(std::move(graph[op].payload));
+    graph.free_slot(op);
   }
   garbage.ops.clear();
   for (const OpId op : garbage.shrunk_ops) {

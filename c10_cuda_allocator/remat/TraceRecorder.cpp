@@ -113,7 +113,7 @@ void TraceRecorder::unrecorded_op(
     const OpGraph& graph,
     const char* name,
     CostNs cost,
-    const std::vector<VersionId>& inputs) {
+    const VersionIds& inputs) {
   TraceEvent event;
   event.kind = TraceEvent::Kind::Op;
   event.name = name;

@@ -1,20 +1,18 @@
 #pragma once
 
-#include "Export.h"
 #include "Ids.h"
 #include "Trace.h"
 #include "graph/OpGraph.h"
 
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace c10::remat {
 
 // Tells a TraceWriter, while there is one, what happens to the graph of one
 // engine. Guarded by the engine's lock. A disk that is full disturbs nobody:
 // `stop` reports it.
-class REMAT_API TraceRecorder {
+class TraceRecorder {
  public:
   bool is_on() const {
     return writer_ != nullptr;
@@ -37,7 +35,7 @@ class REMAT_API TraceRecorder {
       const OpGraph& graph,
       const char* name,
       CostNs cost,
-      const std::vector<VersionId>& inputs);
+      const VersionIds& inputs);
   void access(const OpGraph& graph, VersionId id);
   void leaf_write(const OpGraph& graph, VersionId id);
   void death(const OpGraph& graph, VersionId id);

@@ -22,7 +22,7 @@ VersionId OpGraph::add_version(Bytes size, void* holder, Ticks now) {
   return id;
 }
 
-OpId OpGraph::add_op(OpRecord record) {
+OpId OpGraph::add_op(OpRecord&& record) {
   OpId id;
   if (free_ops_.empty()) {
     id.index = static_cast<uint32_t>(ops_.size());
@@ -47,6 +47,7 @@ OpId OpGraph::add_op(OpRecord record) {
     ++record.live_outputs;
   }
   ops_[id.index] = std::move(record);
+  ++op_count_;
   return id;
 }
 
@@ -74,7 +75,7 @@ void OpGraph::drop_reader(VersionId id, uint32_t position) {
 
 void OpGraph::drop_producer(
     VersionId id,
-    std::vector<VersionId>& orphans,
+    VersionIds& orphans,
     Garbage& garbage) {
   StorageVersion& version = versions_[id.index];
   const OpId producer = version.producer;
@@ -92,13 +93,13 @@ void OpGraph::drop_producer(
     drop_reader(op.inputs[i], op.reader_positions[i]);
     orphans.push_back(op.inputs[i]);
   }
-  garbage.ops.push_back({producer, std::move(op)});
-  op = OpRecord{};
-  free_ops_.push_back(producer);
+  op.alive = false;
+  --op_count_;
+  garbage.ops.push_back(producer);
 }
 
 void OpGraph::make_leaf(VersionId id, Garbage& garbage) {
-  std::vector<VersionId> orphans;
+  VersionIds orphans;
   drop_producer(id, orphans, garbage);
   for (const VersionId orphan : orphans) {
     collect(orphan, garbage);
@@ -106,7 +107,7 @@ void OpGraph::make_leaf(VersionId id, Garbage& garbage) {
 }
 
 void OpGraph::collect(VersionId id, Garbage& garbage) {
-  std::vector<VersionId> candidates{id};
+  VersionIds candidates{id};
   while (!candidates.empty()) {
     const VersionId candidate = candidates.back();
     candidates.pop_back();
@@ -124,6 +125,11 @@ void OpGraph::free_slot(VersionId id) {
   REMAT_ASSERT(!versions_[id.index].alive);
   versions_[id.index] = StorageVersion{};
   free_versions_.push_back(id);
+}
+
+void OpGraph::free_slot(OpId id) {
+  REMAT_ASSERT(!ops_[id.index].alive);
+  free_ops_.push_back(id);
 }
 
 void OpGraph::check_invariants() const {

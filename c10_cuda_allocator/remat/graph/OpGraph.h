@@ -11,17 +11,13 @@
 
 namespace c10::remat {
 
-// What collecting found unneeded: versions for the engine to release, and
-// payloads, whose destruction may run foreign code and so waits until the
-// engine's lock is released.
-struct ForgottenOp {
-  OpId id; // of the slot, which is free
-  OpRecord record;
-};
+// What collecting found unneeded, for the engine to release. Payloads are
+// destroyed only after the engine's lock is released: that may run foreign
+// code.
 struct Garbage {
-  std::vector<VersionId> versions;
-  std::vector<ForgottenOp> ops; // whose payloads go on to `payloads`
-  std::vector<OpId> shrunk_ops; // live on without one of their outputs
+  VersionIds versions; // keep their slots until `free_slot`
+  OpIds ops; // likewise, with what was recorded
+  OpIds shrunk_ops; // live on without one of their outputs
   std::vector<std::shared_ptr<OpPayload>> payloads;
 };
 
@@ -30,12 +26,12 @@ struct Garbage {
 // A version lives while it is owned, pinned, or read by a record. A record
 // lives while one of its outputs that still has it as producer lives. So a
 // history disappears as soon as nothing can ask for it.
-class REMAT_API OpGraph {
+class OpGraph {
  public:
   VersionId add_version(Bytes size, void* holder, Ticks now);
 
   // Takes over what `record` holds; its outputs must be leaves so far.
-  OpId add_op(OpRecord record);
+  OpId add_op(OpRecord&& record);
 
   StorageVersion& operator[](VersionId id) {
     return versions_[id.index];
@@ -71,12 +67,13 @@ class REMAT_API OpGraph {
   // until `free_slot`.
   void collect(VersionId id, Garbage& garbage);
   void free_slot(VersionId id);
+  void free_slot(OpId id);
 
   size_t version_count() const {
     return versions_.size() - free_versions_.size();
   }
   size_t op_count() const {
-    return ops_.size() - free_ops_.size();
+    return op_count_;
   }
 
   // Calls `visit(VersionId)` for every live version, in slot order.
@@ -111,7 +108,7 @@ class REMAT_API OpGraph {
   // versions that it read are appended to `orphans`.
   void drop_producer(
       VersionId id,
-      std::vector<VersionId>& orphans,
+      VersionIds& orphans,
       Garbage& garbage);
   void drop_reader(VersionId id, uint32_t position);
 
@@ -120,6 +117,7 @@ class REMAT_API OpGraph {
   std::deque<OpRecord> ops_;
   std::vector<VersionId> free_versions_;
   std::vector<OpId> free_ops_;
+  size_t op_count_ = 0;
   uint64_t next_sequence_ = 1;
 };
 

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "../Ids.h"
+#include "InlineVector.h"
 
 #include <algorithm>
 #include <memory>
-#include <vector>
 
 namespace c10::remat {
 
@@ -13,6 +13,10 @@ namespace c10::remat {
 struct OpPayload {
   virtual ~OpPayload() = default;
 };
+
+// The inputs or outputs of one op.
+using VersionIds = InlineVector<VersionId, 4>;
+using OpIds = InlineVector<OpId, 4>;
 
 // `output` was made by writing over `input` in place.
 struct Overwrite {
@@ -25,11 +29,11 @@ struct OpRecord {
   const char* name = ""; // the operator's; outlives the record
   uint64_t sequence = 0; // order of execution; never reused
   CostNs cost = 0;
-  std::vector<VersionId> inputs; // each version once
+  VersionIds inputs; // each version once
   // Per input: where this record stands in that version's readers.
-  std::vector<uint32_t> reader_positions;
-  std::vector<VersionId> outputs; // none where an output needs no record
-  std::vector<Overwrite> overwrites;
+  InlineVector<uint32_t, 4> reader_positions;
+  VersionIds outputs; // none where an output needs no record
+  InlineVector<Overwrite, 1> overwrites;
   std::shared_ptr<OpPayload> payload;
   uint32_t live_outputs = 0; // outputs that still have this producer
   bool alive = false; // the slot is in use

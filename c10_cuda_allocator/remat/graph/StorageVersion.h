@@ -1,17 +1,9 @@
 #pragma once
 
 #include "../Ids.h"
-
-#include <vector>
+#include "InlineVector.h"
 
 namespace c10::remat {
-
-// What a policy knows of a version; kept by VictimIndex.
-struct IndexSlot {
-  int32_t bucket = -1; // -1: not in the index
-  VersionId previous;
-  VersionId next;
-};
 
 // A node of the graph: the bytes of one storage between two writes.
 //
@@ -28,7 +20,7 @@ struct StorageVersion {
   Ticks last_access = 0;
   uint64_t created = 0; // sequence number, breaks ties
   uint64_t epoch = 0; // how often parameters had been updated by then
-  std::vector<OpId> readers; // op records that read it, one entry each
+  InlineVector<OpId, 2> readers; // op records that read it, one entry each
   void* holder = nullptr; // the StoragePort's; opaque here
   uint32_t pins = 0; // by running ops and replays
   uint32_t user_pins = 0; // by the program
@@ -39,7 +31,6 @@ struct StorageVersion {
   bool owned = false;
   bool resident = false;
   bool escaped = false; // its address may be kept: never evicted
-  IndexSlot slot;
 };
 
 } // namespace c10::remat

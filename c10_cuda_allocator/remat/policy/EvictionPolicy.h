@@ -60,8 +60,8 @@ class REMAT_API EvictionPolicy {
   // `id` is about to be forgotten or to become a leaf. Its producer may be
   // gone.
   virtual void on_forgotten(const OpGraph& /*graph*/, VersionId /*id*/) {}
-  // The record that was `op` is forgotten: the graph does not hold it any
-  // more, but still the slots of its inputs.
+  // The record of `op` is forgotten: no version names it any more. Its slot
+  // and those of its inputs are still there.
   virtual void on_op_forgotten(
       const OpGraph& /*graph*/,
       OpId /*op*/,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "../Export.h"
 #include "../graph/OpGraph.h"
 
 #include <cstdint>
@@ -28,7 +27,7 @@ bool has_absent_output(const OpGraph& graph, OpId op);
 // Walks are breadth first and end at kMaxOps records or kMaxLinks links, so
 // that a choice never hangs on the size of what is evicted; `is_complete` says
 // whether the cost is the whole of it.
-class REMAT_API Neighborhood {
+class Neighborhood {
  public:
   static constexpr size_t kMaxOps = 64;
   static constexpr size_t kMaxLinks = 1024;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "../Export.h"
 #include "Neighborhood.h"
 #include "NeighborhoodEstimate.h"
 #include "VersionSet.h"
@@ -20,7 +19,7 @@ namespace c10::remat {
 // A change is only noted. What it affects is found when a cost is next asked
 // for, for all changes since then at once: while memory is ample that is
 // never, and a long replay walks the graph once.
-class REMAT_API NeighborhoodCache {
+class NeighborhoodCache {
  public:
   explicit NeighborhoodCache(Neighborhood::Side side) : side_(side) {}
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "../Export.h"
 #include "../graph/OpGraph.h"
 
 #include <cstdint>
@@ -18,7 +17,7 @@ namespace c10::remat {
 // together stay one set, and such errors grow. So after as many departures as
 // there are members (and at least kRebuildAfter), all sets are built anew from
 // the graph: exact again, for constant amortized time.
-class REMAT_API NeighborhoodEstimate {
+class NeighborhoodEstimate {
  public:
   static constexpr size_t kRebuildAfter = 256;
   static constexpr size_t kMaxReaders = 64; // looked at per version

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../Ids.h"
+#include "../graph/OpRecord.h"
 
 #include <algorithm>
 #include <vector>
@@ -21,7 +21,7 @@ class VersionSet {
     }
   }
   // Skips ids that are none.
-  void add(const std::vector<VersionId>& ids) {
+  void add(const VersionIds& ids) {
     for (const VersionId id : ids) {
       if (id) {
         add(id);

@@ -28,7 +28,7 @@ namespace c10::remat {
 // never too late, and is moved before it can win. Weights that fall are
 // reported (EvictionPolicy::drain_lowered); what a policy fails to report is
 // found by re-weighing kSwept versions per choice in turn.
-class REMAT_API VictimIndex {
+class VictimIndex {
  public:
   static constexpr int kBucketsPerOctave = 4;
   static constexpr double kBucketRatio = 1.1892071150027210667; // 2^(1/4)

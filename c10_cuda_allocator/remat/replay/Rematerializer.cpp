@@ -69,7 +69,7 @@ void Rematerializer::unreserve(
     Garbage& garbage) {
   const OpId op = frame.plan.ops[place];
   // Collecting may forget the record itself.
-  std::vector<VersionId> versions = state_.graph[op].inputs;
+  VersionIds versions = state_.graph[op].inputs;
   for (size_t i = 0; i < versions.size(); ++i) {
     state_.graph[versions[i]].next_use = frame.uses_after[place][i];
   }
