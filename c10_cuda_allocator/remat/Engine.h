@@ -2,6 +2,8 @@
 
 #include "EngineState.h"
 #include "Export.h"
+#include "HistoryBound.h"
+#include "LeafCutter.h"
 #include "evict/Evictor.h"
 #include "replay/Rematerializer.h"
 
@@ -169,32 +171,24 @@ class REMAT_API Engine {
       const VersionIds& ids,
       Lock& lock,
       Garbage& garbage);
-  void unpin_all(const VersionIds& ids, Garbage& garbage);
-  // Needs the replay lock.
-  void cut_dependents(VersionId id, Lock& lock, Garbage& garbage);
-  // Where all dependents are resident and no replay is running.
-  bool try_cut_dependents(VersionId id, Garbage& garbage);
-  void cut_from_dead_leaf(VersionId id, Garbage& garbage);
-  void let_go(VersionId id, Garbage& garbage);
   // What `old`'s storage holds after a write; takes a pin off `old`.
   VersionId replace_written(VersionId old);
   void finish_replaced(VersionId old, Garbage& garbage);
-  bool is_worth_keeping(VersionId id) const;
   bool take_snapshot(VersionId id, Lock& lock);
   void trace_op(
       OpId op,
       const OpCapture& capture,
       CostNs cost,
       const VersionIds& results);
-  void bound_history(Garbage& garbage);
-  Bytes release_held(Bytes wanted, Garbage& garbage);
 
   mutable EngineState state_;
   Evictor evictor_;
   Rematerializer rematerializer_;
+  LeafCutter cutter_;
+  HistoryBound history_bound_;
   // Recursive: an op being replayed may itself reach evicted storages.
   std::recursive_mutex replay_mutex_;
-  size_t next_history_check_ = 0;
+  uint32_t ops_since_report_ = 0;
   // Of leaves about to be written, until they are.
   std::unordered_map<VersionId, std::unique_ptr<Buffer>> snapshots_;
   std::atomic<int> ops_in_flight_{0};

@@ -93,6 +93,27 @@ void EngineState::release_if_unused(VersionId id, Garbage& garbage) noexcept {
   graph.collect(id, garbage);
 }
 
+void EngineState::report_residual() {
+  const Bytes usage = device.usage();
+  policy->on_residual(
+      config.budget == Config::kUnlimited ? Config::kUnlimited
+          : usage < config.budget         ? config.budget - usage
+                                          : 0,
+      config.budget);
+}
+
+void EngineState::let_go(VersionId id, Garbage& garbage) noexcept {
+  --graph[id].pins;
+  release_if_unused(id, garbage);
+}
+
+void EngineState::unpin(const VersionIds& ids, Garbage& garbage) {
+  for (const VersionId id : ids) {
+    let_go(id, garbage);
+  }
+  settle(garbage);
+}
+
 void EngineState::make_leaf(VersionId id, Garbage& garbage) {
   policy->on_forgotten(graph, id);
   graph.make_leaf(id, garbage);

@@ -51,7 +51,14 @@ struct EngineState {
   // that nobody owns are kept only where they could not be made again.
   void release_if_unused(VersionId id, Garbage& garbage) noexcept;
 
+  // Takes a pin off; `unpin` also settles.
+  void let_go(VersionId id, Garbage& garbage) noexcept;
+  void unpin(const VersionIds& ids, Garbage& garbage);
+
   void make_leaf(VersionId id, Garbage& garbage);
+
+  // Tells the policy how much of the budget is free.
+  void report_residual();
 
   std::mutex mutex;
   Config config;

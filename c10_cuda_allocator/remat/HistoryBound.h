@@ -1,0 +1,27 @@
+#pragma once
+
+#include "EngineState.h"
+
+namespace c10::remat {
+
+// Keeps the records that training leaves behind from growing without bound;
+// see Note [Bounded history].
+class HistoryBound {
+ public:
+  explicit HistoryBound(EngineState& state) : state_(state) {}
+
+  // Is it time for `enforce`? Only while no replay is under way.
+  bool is_due() const {
+    return state_.graph.op_count() >= next_check_ && state_.active_replays == 0;
+  }
+  void enforce(Garbage& garbage);
+
+ private:
+  // A history shorter than this is not worth looking at.
+  static constexpr size_t kFirstCheck = 1024;
+
+  EngineState& state_;
+  size_t next_check_ = kFirstCheck;
+};
+
+} // namespace c10::remat
