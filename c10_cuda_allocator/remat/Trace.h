@@ -23,7 +23,7 @@ struct TraceEvent {
     // recorded; what it made follows as versions.
     Op,
     Access, // id: read outside any op
-    LeafWrite, // id: its bytes change, and what depends on it was cut
+    LeafWrite, // id: its bytes are about to change
     Death, // id: its owner is gone
     Evict, // id
     Replay, // id of the op
