@@ -28,9 +28,9 @@ MODES = ("plain", "recorded", "chaos", *RATIOS)
 # What an out-of-memory error must say.
 OUT_OF_MEMORY = re.compile(
     r"remat: out of memory on cpu\. Tried to .* with .* in use; the budget is .*\. "
-    r"In use: .* leaf .*, .* in use by ops, .* pinned by pin\(\), .* escaped .*, .* held "
-    r"for replay, .* evictable, .* not managed\. .* evicted already\. .*Nothing was "
-    r"lost: raise the budget"
+    r"In use: .* leaf .*, .* in use by ops, .* pinned by pin\(\), .* escaped .*, .* "
+    r"held for replay, .* evictable, .* not managed\. .* evicted already\. .*Nothing "
+    r"was lost: raise the budget"
 )
 
 

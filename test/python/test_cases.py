@@ -1,7 +1,7 @@
 """Every script of ``shared/cases`` gives the same tensors with remat as without.
 
-Within a budget a script may run out of memory instead, unless ``MUST_COMPLETE`` says that
-it does not; the error must be complete, and the script run as ever after it.
+Within a budget a script may run out of memory instead, unless it is in
+``MUST_COMPLETE``; the error must be complete, and the script run as ever after it.
 
 The scripts are not part of the repository: they are looked for in the folder that
 ``TORCH_REMAT_CASES`` names, or in ``../shared/cases`` beside the repository. What
@@ -30,8 +30,7 @@ CASES = sorted(path.stem for path in FOLDER.glob("[0-9]*.py"))
 TIMEOUT_S = 900
 
 # What must complete within its budget, by the number that the script's name starts
-# with. The others may run out of memory: one op, or parameters, gradients and the
-# optimizer's state together, do not fit.
+# with: all that did when this was last filled in.
 _DOWN_TO = {
     "budget-0.2": """
     002 004 024 026 030 056 062 084 092 100 102 110
