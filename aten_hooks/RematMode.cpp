@@ -9,6 +9,7 @@
 #include <c10/remat/CpuMemory.h>
 #include <c10/remat/Errors.h>
 #include <c10/remat/ThreadDefault.h>
+#include <c10/util/ParallelGuard.h>
 
 #include <pthread.h>
 
@@ -29,7 +30,8 @@ bool fault_in(c10::StorageImpl& storage) {
     return false;
   }
   RematMode& mode = RematMode::get();
-  if (op_depth() > 0) {
+  // The loops of a kernel run on other threads, too.
+  if (op_depth() > 0 || c10::ParallelGuard::is_enabled()) {
     if (handle->data.get() == nullptr) {
       mode.make_resident(storage);
     }
@@ -165,9 +167,7 @@ StorageHandle* RematMode::managed(c10::StorageImpl& storage) {
       data_ptr.get_deleter() != c10::GetCPUAllocator()->raw_deleter()) {
     return nullptr;
   }
-  StorageHandle* handle = manage(storage, *engine);
-  handle->version = engine->add_leaf(handle->nbytes, handle);
-  return handle;
+  return manage_leaf(storage, *engine);
 }
 
 void RematMode::make_resident(c10::StorageImpl& storage) {
@@ -213,8 +213,7 @@ void RematMode::unpin_by_user(c10::StorageImpl& storage) {
 void RematMode::escape(c10::StorageImpl& storage) {
   if (StorageHandle* handle = managed(storage)) {
     with_memory_errors(*handle->engine, [&] {
-      handle->version =
-          handle->engine->escape(handle->version, /*for_good=*/true);
+      handle->engine->escape(handle->version, /*for_good=*/true);
     });
   }
 }

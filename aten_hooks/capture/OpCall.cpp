@@ -247,8 +247,7 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
   } else if (is_nested_) {
     // It may be an output of the outer op, which is still to be captured.
   } else if (is_from_allocator(storage)) {
-    operand.handle = manage(storage, engine_);
-    operand.handle->version = engine_.add_leaf(ref.nbytes, operand.handle);
+    operand.handle = manage_leaf(storage, engine_);
     ref.source = StorageRef::Source::Input;
   } else {
     decline(kForeignMemory);
@@ -264,8 +263,8 @@ void OpCall::read(Operand& operand) {
   if (operand.handle == nullptr || operand.input >= 0) {
     return;
   }
-  operand.input = static_cast<int32_t>(inputs_.size());
-  inputs_.push_back(operand.handle->version);
+  operand.input = static_cast<int32_t>(read_.size());
+  read_.push_back(operand.handle);
   if (record_) {
     StorageRef& ref = record_->storages[operand.ref];
     ref.source = StorageRef::Source::Input;
@@ -284,7 +283,7 @@ void OpCall::write(Operand& operand, bool overwrites_all, bool side_effect) {
   }
   if (operand.write < 0) {
     operand.write = static_cast<int32_t>(writes_.size());
-    writes_.push_back({operand.handle->version, overwrites_all, side_effect});
+    writes_.push_back({VersionId{}, overwrites_all, side_effect});
     written_.push_back(operand.handle);
   } else {
     writes_[operand.write].overwrites_all &= overwrites_all;
@@ -435,8 +434,15 @@ void OpCall::begin() {
       record_->generator = snapshot_generator(given, c10::kCPU);
     }
   }
+  c10::remat::Holders holders;
+  for (StorageHandle* handle : read_) {
+    holders.push_back(handle);
+  }
+  for (StorageHandle* handle : written_) {
+    holders.push_back(handle);
+  }
   with_memory_errors(
-      engine_, [&] { engine_.begin_op(inputs_, writes_); });
+      engine_, [&] { engine_.begin_op(holders, inputs_, writes_); });
   current_call = this;
   is_timed_ = timed_ops().wants(signature_);
   if (is_timed_) {
@@ -519,17 +525,6 @@ void OpCall::name_overwritten_outputs() {
   }
 }
 
-// Versions that the op wrote are new ones; `ids` has them from `first_write`.
-void OpCall::update_written(
-    const c10::remat::VersionIds& ids,
-    size_t first_write) {
-  for (size_t i = 0; i < written_.size(); ++i) {
-    if (written_[i] != nullptr) {
-      written_[i]->version = ids[first_write + i];
-    }
-  }
-}
-
 void OpCall::end() {
   c10::remat::OpCapture capture;
   if (is_timed_) {
@@ -562,12 +557,7 @@ void OpCall::end() {
   capture.writes = writes_;
   name_overwritten_outputs();
   capture.payload = std::move(record_);
-  const size_t first_write = fresh_.size();
-  const auto ids = engine_.end_op(std::move(capture));
-  for (size_t i = 0; i < fresh_.size(); ++i) {
-    fresh_[i]->version = ids[i];
-  }
-  update_written(ids, first_write);
+  engine_.end_op(std::move(capture));
   if (traits_.keeps_inputs || returns_object) {
     keep_inputs_for_good();
   }
@@ -576,8 +566,7 @@ void OpCall::end() {
 void OpCall::keep_inputs_for_good() {
   for (const Operand& operand : operands_) {
     if (operand.handle != nullptr && operand.handle->storage != nullptr) {
-      operand.handle->version =
-          engine_.escape(operand.handle->version, /*for_good=*/true);
+      engine_.escape(operand.handle->version, /*for_good=*/true);
     }
   }
 }
@@ -585,7 +574,7 @@ void OpCall::keep_inputs_for_good() {
 void OpCall::abort() {
   current_call = outer_;
   drop_replaced();
-  update_written(engine_.abort_op(inputs_, writes_), 0);
+  engine_.abort_op(inputs_, writes_);
 }
 
 } // namespace at::remat

@@ -35,7 +35,7 @@ class OpCall {
   struct Operand {
     c10::StorageImpl* storage;
     StorageHandle* handle;
-    int32_t input = -1; // index into inputs_
+    int32_t input = -1; // index into read_ and inputs_
     int32_t write = -1; // index into writes_
     uint32_t ref = 0; // index into the record's storages
   };
@@ -58,7 +58,6 @@ class OpCall {
   void drop_replaced();
   void name_overwritten_outputs();
   bool is_operand_of_outer_op(const c10::StorageImpl& storage) const;
-  void update_written(const c10::remat::VersionIds& ids, size_t first_write);
   void keep_inputs_for_good();
 
   const c10::OperatorHandle& op_;
@@ -71,9 +70,10 @@ class OpCall {
   bool is_nested_;
   c10::SmallVector<Operand, 4> operands_;
   c10::SmallVector<const c10::TensorImpl*, 4> seen_tensors_;
+  c10::SmallVector<StorageHandle*, 4> read_;
   c10::SmallVector<StorageHandle*, 1> written_;
   c10::SmallVector<StorageHandle*, 1> fresh_;
-  c10::remat::VersionIds inputs_;
+  c10::remat::VersionIds inputs_; // of read_, from begin on
   c10::remat::Writes writes_;
   uint64_t signature_ = 0;
   bool is_timed_ = false;

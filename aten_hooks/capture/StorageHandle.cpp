@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstring>
+#include <mutex>
 
 namespace at::remat {
 
@@ -64,6 +65,17 @@ StorageHandle* manage(c10::StorageImpl& storage, Engine& engine) {
   return handle.release();
 }
 
+StorageHandle* manage_leaf(c10::StorageImpl& storage, Engine& engine) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  StorageHandle* handle = handle_of(storage);
+  if (handle == nullptr) {
+    handle = manage(storage, engine);
+    engine.add_leaf(handle->nbytes, handle);
+  }
+  return handle;
+}
+
 void detach(StorageHandle& handle) {
   c10::StorageImpl& storage = *handle.storage;
   handle.storage = nullptr;
@@ -95,6 +107,14 @@ void StoragePortImpl::adopt(
   if (handle->storage != nullptr) {
     set_address(*handle->storage, handle->data.get());
   }
+}
+
+void StoragePortImpl::set_version(void* holder, VersionId id) noexcept {
+  static_cast<StorageHandle*>(holder)->version = id;
+}
+
+VersionId StoragePortImpl::version_of(void* holder) const noexcept {
+  return static_cast<const StorageHandle*>(holder)->version;
 }
 
 void StoragePortImpl::disown(c10::remat::StorageVersion& version) noexcept {

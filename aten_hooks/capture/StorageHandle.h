@@ -21,7 +21,7 @@ struct StorageHandle {
   at::DataPtr data; // the allocator's own; empty while evicted
   c10::StorageImpl* storage = nullptr; // null once the program's is gone
   Engine* engine = nullptr;
-  VersionId version; // what the storage holds now
+  VersionId version; // what the storage holds now; written under the lock
   size_t nbytes = 0;
   c10::Device device = c10::kCPU;
   // Aliases through which other code may write at any time (numpy, DLPack).
@@ -37,9 +37,13 @@ inline StorageHandle* handle_of(c10::StorageImpl& storage) {
       : nullptr;
 }
 
-// Puts `storage` under management; the caller tells the engine of it. The
-// address does not change, so other threads may be reading the bytes.
+// Puts `storage`, which no other thread knows, under management; the caller
+// tells the engine of it. The address does not change.
 StorageHandle* manage(c10::StorageImpl& storage, Engine& engine);
+
+// The same for one that other threads may be reading, as a leaf. Returns the
+// handle that it has, if another thread was first.
+StorageHandle* manage_leaf(c10::StorageImpl& storage, Engine& engine);
 
 // Gives `storage` its own DataPtr back; its bytes must be resident. The handle
 // is left without a storage.
@@ -52,6 +56,8 @@ class StoragePortImpl final : public c10::remat::StoragePort {
   void adopt(
       c10::remat::StorageVersion& version,
       std::unique_ptr<c10::remat::Buffer> buffer) noexcept override;
+  void set_version(void* holder, VersionId id) noexcept override;
+  VersionId version_of(void* holder) const noexcept override;
   void disown(c10::remat::StorageVersion& version) noexcept override;
   void forget(c10::remat::StorageVersion& version) noexcept override;
 };

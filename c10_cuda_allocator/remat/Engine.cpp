@@ -55,23 +55,61 @@ void Engine::pin_resident(
   }
   try {
     const ReplayLock replay_lock = take_replay_lock(lock);
-    rematerializer_.bring_back(ids, lock, garbage);
+    std::vector<VersionId> wanted;
+    for (const VersionId id : ids) {
+      // Another thread may have written over a leaf while the lock was free.
+      if (state_.graph[id].resident || !state_.graph.is_leaf(id)) {
+        wanted.push_back(id);
+      }
+    }
+    rematerializer_.bring_back(wanted, lock, garbage);
   } catch (...) {
     state_.unpin(ids, garbage);
     throw;
   }
 }
 
+VersionIds Engine::pin_held(
+    const Holders& holders,
+    Lock& lock,
+    Garbage& garbage) {
+  for (;;) {
+    VersionIds held;
+    for (void* const holder : holders) {
+      held.push_back(state_.storage.version_of(holder));
+    }
+    pin_resident(held, lock, garbage);
+    const bool current = std::equal(
+        held.begin(), held.end(), holders.begin(), [&](VersionId id, void* holder) {
+          return state_.storage.version_of(holder) == id;
+        });
+    if (current) {
+      return held;
+    }
+    // Another thread has written to one of them during a replay.
+    state_.unpin(held, garbage);
+  }
+}
+
 void Engine::begin_op(
-    const VersionIds& inputs,
-    const Writes& writes) {
+    const Holders& holders,
+    VersionIds& inputs,
+    Writes& writes) {
   Garbage garbage;
   Lock lock(state_.mutex);
-  VersionIds pinned = inputs;
-  for (const Write& write : writes) {
-    pinned.push_back(write.version);
+  inputs.clear();
+  const VersionIds pinned = pin_held(holders, lock, garbage);
+  const size_t reads = holders.size() - writes.size();
+  for (size_t i = 0; i < holders.size(); ++i) {
+    if (i < reads) {
+      inputs.push_back(pinned[i]);
+    } else {
+      writes[i - reads].version = pinned[i];
+    }
   }
-  pin_resident(pinned, lock, garbage);
+  for (const Write& write : writes) {
+    ++state_.graph[write.version].writers;
+  }
   if (state_.active_replays == 0) {
     for (const VersionId id : inputs) {
       const OpId producer = state_.graph[id].producer;
@@ -114,6 +152,9 @@ void Engine::begin_op(
       }
     }
   } catch (...) {
+    for (const Write& write : writes) {
+      --state_.graph[write.version].writers;
+    }
     state_.unpin(pinned, garbage);
     throw;
   }
@@ -134,7 +175,11 @@ VersionId Engine::replace_written(VersionId old) {
   from.owned = false;
   from.resident = false;
   from.user_pins = 0;
+  from.writers -= from.writers > 0;
   from.holder = nullptr;
+  if (to.holder != nullptr) { // null: another thread has written meanwhile
+    state_.storage.set_version(to.holder, id);
+  }
   state_.index->remove(old);
   --from.pins;
   const auto snapshot = snapshots_.find(old);
@@ -189,13 +234,19 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     graph[id].owned = true;
     graph[id].resident = true;
     graph[id].epoch = state_.epoch;
+    state_.storage.set_version(fresh.holder, id);
     results.push_back(id);
     record.outputs.push_back(id);
   }
   bool replayable = capture.payload != nullptr;
   for (const VersionId id : capture.inputs) {
-    // A leaf that another thread has escaped meanwhile.
-    replayable &= !graph.is_leaf(id) || graph[id].resident;
+    // A leaf that another thread has escaped meanwhile, or is writing.
+    const auto own = std::count_if(
+        capture.writes.begin(), capture.writes.end(), [&](const Write& write) {
+          return write.version == id;
+        });
+    replayable &= !graph.is_leaf(id) ||
+        (graph[id].resident && graph[id].writers <= own);
   }
   bool updates_parameter = false;
   VersionIds overwritten;
@@ -408,6 +459,7 @@ VersionId Engine::add_leaf(Bytes size, void* holder) {
   const VersionId id = state_.graph.add_version(size, holder, state_.now);
   state_.graph[id].owned = true;
   state_.graph[id].resident = true;
+  state_.storage.set_version(holder, id);
   if (state_.trace.is_on()) {
     state_.trace.version(state_.graph, id);
   }

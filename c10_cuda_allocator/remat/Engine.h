@@ -17,7 +17,7 @@ namespace c10::remat {
 
 // A write that an op is about to do.
 struct Write {
-  VersionId version; // what the storage holds now
+  VersionId version; // what the storage holds; set by begin_op
   // Every byte is written and none is read, so the old bytes do not matter.
   bool overwrites_all = false;
   // Has no part in the op's other outputs, and is not repeated by a replay.
@@ -26,6 +26,7 @@ struct Write {
 };
 
 using Writes = InlineVector<Write, 2>;
+using Holders = InlineVector<void*, 6>;
 
 // What an op did, told to the engine when it has run.
 struct OpCapture {
@@ -75,9 +76,9 @@ class REMAT_API Engine {
   // evicted after coming back; see Note [Leaves that are written or die].
   // Throws what a replay throws, and
   // then nothing is pinned.
-  void begin_op(
-      const VersionIds& inputs,
-      const Writes& writes);
+  // `holders` are those of the inputs, then of the writes; what they hold is
+  // looked up under the lock and left in `inputs` and `writes`.
+  void begin_op(const Holders& holders, VersionIds& inputs, Writes& writes);
 
   // Records the op and undoes begin_op's pins. Returns the ids of the fresh
   // outputs, then of the written versions.
@@ -167,10 +168,13 @@ class REMAT_API Engine {
 
   // Takes the replay lock, which comes first in lock order.
   ReplayLock take_replay_lock(Lock& lock);
+  // Makes `ids` resident and pins them.
   void pin_resident(
       const VersionIds& ids,
       Lock& lock,
       Garbage& garbage);
+  // The same for what `holders` hold when it is done.
+  VersionIds pin_held(const Holders& holders, Lock& lock, Garbage& garbage);
   // What `old`'s storage holds after a write; takes a pin off `old`.
   VersionId replace_written(VersionId old);
   void finish_replaced(VersionId old, Garbage& garbage);

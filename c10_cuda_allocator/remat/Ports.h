@@ -26,6 +26,10 @@ class StoragePort {
   virtual void adopt(
       StorageVersion& version,
       std::unique_ptr<Buffer> buffer) noexcept = 0;
+  // `holder` holds `id` from now on, and what it holds now. Threads that share
+  // a storage may be about to name a version that a write has just replaced.
+  virtual void set_version(void* holder, VersionId id) noexcept = 0;
+  virtual VersionId version_of(void* holder) const noexcept = 0;
   // The program's storage is gone; the bytes stay with the holder.
   virtual void disown(StorageVersion& version) noexcept = 0;
   // The version is forgotten, and so is its holder, if it has one.

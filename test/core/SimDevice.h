@@ -28,6 +28,7 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
 struct SimHolder {
   Bytes size = 0;
   std::optional<uint64_t> value; // none: evicted
+  VersionId version = {};
 };
 
 // Every output of an op is a function of `tag`, of which output it is, and of
@@ -94,6 +95,12 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
     REMAT_ASSERT(!holder.value && bytes.size == version.size);
     holder.value = bytes.value;
     bytes.device = nullptr;
+  }
+  void set_version(void* holder, VersionId id) noexcept override {
+    static_cast<SimHolder*>(holder)->version = id;
+  }
+  VersionId version_of(void* holder) const noexcept override {
+    return static_cast<SimHolder*>(holder)->version;
   }
   void disown(StorageVersion&) noexcept override {}
   void forget(StorageVersion& version) noexcept override {

@@ -41,18 +41,21 @@ class SimProgram {
 
   // Runs an op as capture does. Returns the fresh storages.
   std::vector<Var> op(const OpSpec& spec) {
-    std::vector<VersionId> inputs;
+    Holders operands;
+    VersionIds inputs;
     for (const Var input : spec.inputs) {
-      inputs.push_back(at(input).id);
+      operands.push_back(at(input).holder);
     }
-    std::vector<Write> writes;
+    Writes writes;
     for (const Var var : spec.writes) {
-      writes.push_back({at(var).id, /*overwrites_all=*/false});
+      operands.push_back(at(var).holder);
+      writes.push_back({VersionId{}, /*overwrites_all=*/false});
     }
     for (const Var var : spec.overwrites) {
-      writes.push_back({at(var).id, /*overwrites_all=*/true});
+      operands.push_back(at(var).holder);
+      writes.push_back({VersionId{}, /*overwrites_all=*/true});
     }
-    engine.begin_op(inputs, writes);
+    engine.begin_op(operands, inputs, writes);
 
     OpCapture capture;
     const uint64_t tag = next_tag_++;

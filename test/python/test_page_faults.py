@@ -268,6 +268,8 @@ def test_read_that_cannot_be_seen_is_explained():
         "remat.enable(device='cpu')\n"
         "ctypes.string_at(remat._C.evicted_address(), 1)\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True
+    )
     assert run.returncode == -signal.SIGSEGV
     assert "remat: evicted bytes were read" in run.stderr

@@ -35,7 +35,7 @@ def _in_threads(*functions):
     return [results[i] for i in range(len(functions))]
 
 
-def _training(device, index, batch=64):
+def _training(device, index, batch=1024):
     """A model made now, trained later on data made now: no global random stream."""
     torch.manual_seed(index)
     model = models.deep_mlp(5).to(device)
@@ -131,3 +131,35 @@ def test_thread_started_before_enable_is_covered(remat_off, device):
     finally:
         tasks.put(None)
         worker.join()
+
+
+def test_threads_that_update_shared_parameters_do_not_break_the_engine(
+    remat, device, monkeypatch
+):
+    """Hogwild: what comes out depends on timing, with remat or without."""
+    monkeypatch.setenv(runs.CHAOS, "1")
+    remat.enable(device=device)
+    model = models.deep_mlp(4).to(device)
+    failures = []
+
+    def train(seed):
+        x = torch.randn(8, 64, device=device)
+        try:
+            for _ in range(30):
+                gradients = torch.autograd.grad(
+                    model(x).pow(2).mean(), list(model.parameters())
+                )
+                with torch.no_grad():
+                    for parameter, gradient in zip(model.parameters(), gradients):
+                        parameter.sub_(gradient, alpha=1e-3)
+        except RuntimeError as error:
+            # Plain autograd raises this, too, where a write comes in between.
+            if "modified by an inplace operation" not in str(error):
+                failures.append(error)
+
+    workers = [threading.Thread(target=train, args=(seed,)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures, failures

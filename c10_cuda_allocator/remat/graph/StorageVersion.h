@@ -24,6 +24,7 @@ struct StorageVersion {
   void* holder = nullptr; // the StoragePort's; opaque here
   uint32_t pins = 0; // by running ops and replays
   uint32_t user_pins = 0; // by the program
+  uint32_t writers = 0; // running ops that will write over it
   uint32_t reservations = 0; // ops of replays under way that will use it
   // When the first of those reads it; see Note [Next uses].
   uint64_t next_use = UINT64_MAX;

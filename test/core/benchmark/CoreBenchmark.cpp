@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <deque>
 #include <random>
 #include <string>
 #include <vector>
@@ -43,6 +44,12 @@ class NoDevice : public StoragePort, public DevicePort, public ReplayPort {
   ~NoDevice() override = default;
   void release(StorageVersion&) noexcept override {}
   void adopt(StorageVersion&, std::unique_ptr<Buffer>) noexcept override {}
+  void set_version(void* holder, VersionId id) noexcept override {
+    *static_cast<VersionId*>(holder) = id;
+  }
+  VersionId version_of(void* holder) const noexcept override {
+    return *static_cast<const VersionId*>(holder);
+  }
   void disown(StorageVersion&) noexcept override {}
   void forget(StorageVersion&) noexcept override {}
   Bytes usage() const override {
@@ -68,32 +75,41 @@ double ns_per_captured_op(const std::string& policy) {
   config.policy = policy;
   Engine engine(config, device, device, device);
   const auto payload = std::make_shared<SimPayload>(0);
-  const auto op = [&](std::vector<VersionId> inputs) {
-    engine.begin_op(inputs, {});
+  std::deque<VersionId> storages; // the holders; addresses stay
+  const auto op = [&](const std::vector<VersionId*>& operands) {
+    Holders holders;
+    for (VersionId* const operand : operands) {
+      holders.push_back(operand);
+    }
     OpCapture capture;
-    capture.inputs = std::move(inputs);
-    capture.fresh.push_back({4096, nullptr});
+    Writes writes;
+    engine.begin_op(holders, capture.inputs, writes);
+    storages.emplace_back();
+    capture.fresh.push_back({4096, &storages.back()});
     capture.cost = 1000;
     capture.payload = payload;
-    return engine.end_op(std::move(capture))[0];
+    engine.end_op(std::move(capture));
+    return &storages.back();
   };
-  const VersionId weight = engine.add_leaf(4096, nullptr);
+  VersionId weight;
+  engine.add_leaf(4096, &weight);
   for (int step = 0; step < kSteps; ++step) {
     const auto start = Clock::now();
-    std::vector<VersionId> kept{op({weight})};
+    std::vector<VersionId*> kept{op({&weight})};
     while (kept.size() < kDepth) {
-      kept.push_back(op({kept.back(), weight}));
+      kept.push_back(op({kept.back(), &weight}));
     }
-    VersionId gradient = op({kept.back()});
+    VersionId* gradient = op({kept.back()});
     while (!kept.empty()) {
-      const VersionId next = op({gradient, kept.back()});
-      engine.storage_died(gradient);
-      engine.storage_died(kept.back());
+      VersionId* const next = op({gradient, kept.back()});
+      engine.storage_died(*gradient);
+      engine.storage_died(*kept.back());
       kept.pop_back();
       gradient = next;
     }
-    engine.storage_died(gradient);
+    engine.storage_died(*gradient);
     steps.samples.push_back(ns_since(start) / (2.0 * kDepth));
+    storages.clear();
   }
   return steps.quantile(0.5);
 }
