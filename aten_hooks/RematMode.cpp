@@ -102,8 +102,8 @@ void RematMode::limit_cpu(Bytes budget) {
 void RematMode::enable(const Config& config, size_t smallest_managed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (engine_ == nullptr) {
-    engine_ = std::make_unique<Engine>(
-        config, storage_port_, cpu_port_, replayer_);
+    engine_ =
+        std::make_unique<Engine>(config, storage_port_, cpu_port_, replayer_);
     pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
   } else {
     engine_->configure(config);
@@ -239,8 +239,7 @@ void RematMode::unmanage(c10::StorageImpl& storage) {
     return;
   }
   Engine& engine = *handle->engine;
-  const VersionId version =
-      engine.escape(handle->version, /*for_good=*/true);
+  const VersionId version = engine.escape(handle->version, /*for_good=*/true);
   detach(*handle);
   engine.storage_died(version);
 }

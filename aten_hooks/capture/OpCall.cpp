@@ -34,9 +34,7 @@ bool is_plain(const at::Tensor& tensor) {
 }
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
-  return *tensor.unsafeGetTensorImpl()
-              ->unsafe_storage()
-              .unsafeGetStorageImpl();
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
 bool covers_storage(const at::Tensor& tensor) {
@@ -240,8 +238,8 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
     if (record_) {
       auto& constants = record_->constants;
       ref.index = constants.size();
-      const auto* bytes = static_cast<const char*>(
-          storage._mutable_data_ptr_no_checks().get());
+      const auto* bytes =
+          static_cast<const char*>(storage._mutable_data_ptr_no_checks().get());
       constants.insert(constants.end(), bytes, bytes + ref.nbytes);
     }
   } else if (is_nested_) {
@@ -428,7 +426,8 @@ void OpCall::begin() {
       const size_t first = stack_.size() - traits_.args.size();
       std::optional<at::Generator> given;
       if (traits_.generator_arg >= 0) {
-        given = stack_[first + traits_.generator_arg].toOptional<at::Generator>();
+        given =
+            stack_[first + traits_.generator_arg].toOptional<at::Generator>();
       }
       record_->generator_arg = traits_.generator_arg;
       record_->generator = snapshot_generator(given, c10::kCPU);

@@ -114,8 +114,7 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
   traits->keeps_inputs = traits->not_replayable != nullptr &&
       std::string_view(traits->not_replayable) == "collective";
   const bool write_only =
-      std::find(
-          std::begin(kWriteOnly), std::end(kWriteOnly), traits->name) !=
+      std::find(std::begin(kWriteOnly), std::end(kWriteOnly), traits->name) !=
       std::end(kWriteOnly);
 
   bool writes = false;
@@ -185,8 +184,7 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
       base.rfind("aten::new_empty", 0) == 0 ||
       base.rfind("aten::_empty", 0) == 0;
   traits->draws_random_numbers =
-      op.hasTag(at::Tag::nondeterministic_seeded) ||
-      traits->generator_arg >= 0;
+      op.hasTag(at::Tag::nondeterministic_seeded) || traits->generator_arg >= 0;
   return traits;
 }
 

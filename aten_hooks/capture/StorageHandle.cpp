@@ -58,10 +58,7 @@ StorageHandle* manage(c10::StorageImpl& storage, Engine& engine) {
   // Moving leaves the address in place; see Note [Only the address changes].
   handle->data = std::move(storage._mutable_data_ptr_no_checks());
   storage.set_data_ptr_noswap(at::DataPtr(
-      address,
-      handle.get(),
-      &c10::remat::managed_deleter,
-      handle->device));
+      address, handle.get(), &c10::remat::managed_deleter, handle->device));
   return handle.release();
 }
 

@@ -67,41 +67,41 @@ std::vector<c10::Storage> make_storages(
   for (const StorageRef& ref : call.storages) {
     const at::Device device = ref.device;
     switch (ref.source) {
-      case StorageRef::Source::Input: {
-        StorageHandle& holder = holder_of(*request.inputs[ref.index]);
-        at::DataPtr data(holder.data.get(), device);
-        const auto& overwrites = request.record->overwrites;
-        for (size_t i = 0; i < overwrites.size(); ++i) {
-          if (overwrites[i].input == ref.index) {
-            data = request.keep_input[i]
-                ? allocator_of(device).clone(holder.data.get(), ref.nbytes)
-                : std::move(holder.data);
-          }
+    case StorageRef::Source::Input: {
+      StorageHandle& holder = holder_of(*request.inputs[ref.index]);
+      at::DataPtr data(holder.data.get(), device);
+      const auto& overwrites = request.record->overwrites;
+      for (size_t i = 0; i < overwrites.size(); ++i) {
+        if (overwrites[i].input == ref.index) {
+          data = request.keep_input[i]
+              ? allocator_of(device).clone(holder.data.get(), ref.nbytes)
+              : std::move(holder.data);
         }
-        storages.push_back(make_storage(std::move(data), ref.nbytes));
-        break;
       }
-      case StorageRef::Source::Output:
-        storages.push_back(
-            make_storage(allocator_of(device).allocate(ref.nbytes), ref.nbytes));
-        break;
-      case StorageRef::Source::Constant: {
-        at::DataPtr data = allocator_of(device).allocate(ref.nbytes);
-        std::memcpy(
-            data.mutable_get(), call.constants.data() + ref.index, ref.nbytes);
-        storages.push_back(make_storage(std::move(data), ref.nbytes));
-        break;
-      }
-      case StorageRef::Source::Scratch: {
-        at::DataPtr data = allocator_of(device).allocate(ref.nbytes);
-        std::memset(data.mutable_get(), 0, ref.nbytes);
-        storages.push_back(make_storage(std::move(data), ref.nbytes));
-        break;
-      }
-      case StorageRef::Source::Empty:
-        storages.push_back(
-            make_storage(allocator_of(device).allocate(0), ref.nbytes));
-        break;
+      storages.push_back(make_storage(std::move(data), ref.nbytes));
+      break;
+    }
+    case StorageRef::Source::Output:
+      storages.push_back(
+          make_storage(allocator_of(device).allocate(ref.nbytes), ref.nbytes));
+      break;
+    case StorageRef::Source::Constant: {
+      at::DataPtr data = allocator_of(device).allocate(ref.nbytes);
+      std::memcpy(
+          data.mutable_get(), call.constants.data() + ref.index, ref.nbytes);
+      storages.push_back(make_storage(std::move(data), ref.nbytes));
+      break;
+    }
+    case StorageRef::Source::Scratch: {
+      at::DataPtr data = allocator_of(device).allocate(ref.nbytes);
+      std::memset(data.mutable_get(), 0, ref.nbytes);
+      storages.push_back(make_storage(std::move(data), ref.nbytes));
+      break;
+    }
+    case StorageRef::Source::Empty:
+      storages.push_back(
+          make_storage(allocator_of(device).allocate(0), ref.nbytes));
+      break;
     }
   }
   return storages;
@@ -178,8 +178,7 @@ at::Tensor make_tensor(const TensorRef& ref, const c10::Storage& storage) {
 
 std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
     const ReplayRequest& request) {
-  const auto& call =
-      static_cast<const OpCallRecord&>(*request.record->payload);
+  const auto& call = static_cast<const OpCallRecord&>(*request.record->payload);
   const ReplayTimer timer;
   static const c10::DispatchKeySet above = keys_above_backends();
   NoWarnings no_warnings;
@@ -220,8 +219,8 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
     } else {
       for (size_t k = 0; k < call.storages.size(); ++k) {
         const StorageRef& ref = call.storages[k];
-        const bool written_whole = ref.source == StorageRef::Source::Output &&
-            ref.index == i;
+        const bool written_whole =
+            ref.source == StorageRef::Source::Output && ref.index == i;
         bool written_over = false;
         for (const auto& overwrite : request.record->overwrites) {
           written_over |= ref.source == StorageRef::Source::Input &&

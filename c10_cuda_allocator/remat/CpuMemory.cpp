@@ -88,8 +88,7 @@ void before_cpu_allocation(size_t nbytes) {
 
 void after_cpu_allocation(void* block) noexcept {
   const auto bytes = static_cast<int64_t>(malloc_usable_size(block));
-  const int64_t now =
-      live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   int64_t seen = peak.load(std::memory_order_relaxed);
   while (now > seen &&
          !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {

@@ -40,10 +40,7 @@ Engine::ReplayLock Engine::take_replay_lock(Lock& lock) {
   return replay_lock;
 }
 
-void Engine::pin_resident(
-    const VersionIds& ids,
-    Lock& lock,
-    Garbage& garbage) {
+void Engine::pin_resident(const VersionIds& ids, Lock& lock, Garbage& garbage) {
   bool all_resident = true;
   for (const VersionId id : ids) {
     StorageVersion& version = state_.graph[id];
@@ -80,7 +77,10 @@ VersionIds Engine::pin_held(
     }
     pin_resident(held, lock, garbage);
     const bool current = std::equal(
-        held.begin(), held.end(), holders.begin(), [&](VersionId id, void* holder) {
+        held.begin(),
+        held.end(),
+        holders.begin(),
+        [&](VersionId id, void* holder) {
           return state_.storage.version_of(holder) == id;
         });
     if (current) {
@@ -245,8 +245,8 @@ VersionIds Engine::end_op(OpCapture&& capture) {
         capture.writes.begin(), capture.writes.end(), [&](const Write& write) {
           return write.version == id;
         });
-    replayable &= !graph.is_leaf(id) ||
-        (graph[id].resident && graph[id].writers <= own);
+    replayable &=
+        !graph.is_leaf(id) || (graph[id].resident && graph[id].writers <= own);
   }
   bool updates_parameter = false;
   VersionIds overwritten;
@@ -273,8 +273,7 @@ VersionIds Engine::end_op(OpCapture&& capture) {
       continue;
     }
     if (!write.overwrites_all && replayable) {
-      auto input =
-          std::find(capture.inputs.begin(), capture.inputs.end(), old);
+      auto input = std::find(capture.inputs.begin(), capture.inputs.end(), old);
       if (input == capture.inputs.end()) {
         ++graph[old].pins; // as begin_op did for the other inputs
         capture.inputs.push_back(old);
@@ -361,9 +360,7 @@ void Engine::trace_op(
   }
 }
 
-VersionIds Engine::abort_op(
-    const VersionIds& inputs,
-    const Writes& writes) {
+VersionIds Engine::abort_op(const VersionIds& inputs, const Writes& writes) {
   Garbage garbage;
   Lock lock(state_.mutex);
   --ops_in_flight_;

@@ -9,8 +9,8 @@
 
 #include <atomic>
 #include <mutex>
-#include <unordered_map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace c10::remat {
@@ -86,9 +86,7 @@ class REMAT_API Engine {
 
   // Undoes begin_op after an op that threw. What it was to write may have been
   // written in part: new versions, returned, that are leaves.
-  VersionIds abort_op(
-      const VersionIds& inputs,
-      const Writes& writes);
+  VersionIds abort_op(const VersionIds& inputs, const Writes& writes);
 
   // Makes `id` resident and pins it, outside any op. Undone by `unpin`.
   void ensure_resident(VersionId id);
@@ -169,10 +167,7 @@ class REMAT_API Engine {
   // Takes the replay lock, which comes first in lock order.
   ReplayLock take_replay_lock(Lock& lock);
   // Makes `ids` resident and pins them.
-  void pin_resident(
-      const VersionIds& ids,
-      Lock& lock,
-      Garbage& garbage);
+  void pin_resident(const VersionIds& ids, Lock& lock, Garbage& garbage);
   // The same for what `holders` hold when it is done.
   VersionIds pin_held(const Holders& holders, Lock& lock, Garbage& garbage);
   // What `old`'s storage holds after a write; takes a pin off `old`.

@@ -67,9 +67,7 @@ void EngineState::evict(VersionId id) noexcept {
   policy->on_evicted(graph, id);
 }
 
-void EngineState::rematerialized(
-    VersionId id,
-    std::unique_ptr<Buffer> buffer) {
+void EngineState::rematerialized(VersionId id, std::unique_ptr<Buffer> buffer) {
   StorageVersion& version = graph[id];
   storage.adopt(version, std::move(buffer));
   version.resident = true;

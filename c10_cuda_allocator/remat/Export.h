@@ -14,9 +14,9 @@ namespace c10::remat {
 
 } // namespace c10::remat
 
-#define REMAT_ASSERT(expression)                                          \
-  do {                                                                    \
-    if (__builtin_expect(!(expression), 0)) {                             \
-      ::c10::remat::assertion_failed(#expression, __FILE__, __LINE__);    \
-    }                                                                     \
+#define REMAT_ASSERT(expression)                                       \
+  do {                                                                 \
+    if (__builtin_expect(!(expression), 0)) {                          \
+      ::c10::remat::assertion_failed(#expression, __FILE__, __LINE__); \
+    }                                                                  \
   } while (false)

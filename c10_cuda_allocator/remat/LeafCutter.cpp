@@ -34,8 +34,8 @@ bool LeafCutter::is_worth_keeping(VersionId id) const {
   for (const OpId reader : graph[id].readers) {
     for (const VersionId input : graph[reader].inputs) {
       const StorageVersion& version = graph[input];
-      kept += input != id && !version.owned && !version.producer ? version.size
-                                                                 : 0;
+      kept +=
+          input != id && !version.owned && !version.producer ? version.size : 0;
     }
   }
   return kept <= dependents / kLeastSupport;

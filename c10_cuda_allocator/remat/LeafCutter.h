@@ -21,10 +21,7 @@ class LeafCutter {
   // `id` is about to be written: brings back its evicted dependents, for which
   // it drops `lock`, and makes leaves of all. Needs the replay lock. Throws
   // what a replay throws.
-  void cut(
-      VersionId id,
-      std::unique_lock<std::mutex>& lock,
-      Garbage& garbage);
+  void cut(VersionId id, std::unique_lock<std::mutex>& lock, Garbage& garbage);
 
   // The storage of `id` has died: makes leaves of its dependents, of those
   // evicted when they next come back, until when `id` is held; or of none.

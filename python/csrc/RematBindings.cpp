@@ -33,14 +33,13 @@ void wait_without_gil(void (*wait)(void*), void* argument) {
 // become Python's: UsageError is a ValueError, the rest what torch makes of it.
 template <class Result, class... Args>
 auto expose(Result (*function)(Args...)) {
-  return torch::wrap_pybind_function_no_gil(
-      [function](Args... args) -> Result {
-        try {
-          return function(std::forward<Args>(args)...);
-        } catch (const c10::remat::UsageError& error) {
-          throw py::value_error(error.what());
-        }
-      });
+  return torch::wrap_pybind_function_no_gil([function](Args... args) -> Result {
+    try {
+      return function(std::forward<Args>(args)...);
+    } catch (const c10::remat::UsageError& error) {
+      throw py::value_error(error.what());
+    }
+  });
 }
 
 c10::StorageImpl& impl_of(const c10::Storage& storage) {

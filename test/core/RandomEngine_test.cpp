@@ -93,79 +93,79 @@ class RandomProgram {
       add_once(spec.inputs, any());
     }
     switch (command.kind) {
-      case Command::Op:
-      case Command::UnreplayableOp:
-        add_once(spec.inputs, var);
-        for (uint32_t i = 0; i <= random() % 3; ++i) {
-          spec.fresh.push_back(1 + random() % 40);
+    case Command::Op:
+    case Command::UnreplayableOp:
+      add_once(spec.inputs, var);
+      for (uint32_t i = 0; i <= random() % 3; ++i) {
+        spec.fresh.push_back(1 + random() % 40);
+      }
+      spec.replayable = command.kind == Command::Op;
+      program_.op(spec);
+      break;
+    case Command::Write:
+    case Command::FailingOp:
+      spec.writes = {var};
+      if (const Var other = any(); other != var && random() % 3 == 0) {
+        spec.overwrites = {other};
+      }
+      if (random() % 3 == 0) {
+        spec.fresh = {1 + random() % 40};
+      }
+      spec.fails = command.kind == Command::FailingOp;
+      program_.op(spec);
+      break;
+    case Command::Overwrite:
+      spec.overwrites = {var};
+      program_.op(spec);
+      break;
+    case Command::FailingRead:
+      program_.device.fail_replay_in = 1 + random() % 4;
+      ASSERT_TRUE(program_.holds_expected(var));
+      break;
+    case Command::Evict:
+      program_.evict(var);
+      break;
+    case Command::EvictAll:
+      program_.engine.evict_all();
+      break;
+    case Command::Drop:
+      program_.drop(var);
+      pinned_.erase(var);
+      break;
+    case Command::PinByUser:
+      if (program_.is_resident(var) && random() % 4 == 0) {
+        program_.engine.pin_by_user(program_.id(var));
+        ++pinned_[var];
+      }
+      break;
+    case Command::UnpinByUser:
+      if (!pinned_.empty()) {
+        const auto first = pinned_.begin();
+        program_.engine.unpin_by_user(program_.id(first->first));
+        if (--first->second == 0) {
+          pinned_.erase(first);
         }
-        spec.replayable = command.kind == Command::Op;
-        program_.op(spec);
-        break;
-      case Command::Write:
-      case Command::FailingOp:
-        spec.writes = {var};
-        if (const Var other = any(); other != var && random() % 3 == 0) {
-          spec.overwrites = {other};
-        }
-        if (random() % 3 == 0) {
-          spec.fresh = {1 + random() % 40};
-        }
-        spec.fails = command.kind == Command::FailingOp;
-        program_.op(spec);
-        break;
-      case Command::Overwrite:
-        spec.overwrites = {var};
-        program_.op(spec);
-        break;
-      case Command::FailingRead:
-        program_.device.fail_replay_in = 1 + random() % 4;
-        ASSERT_TRUE(program_.holds_expected(var));
-        break;
-      case Command::Evict:
-        program_.evict(var);
-        break;
-      case Command::EvictAll:
-        program_.engine.evict_all();
-        break;
-      case Command::Drop:
-        program_.drop(var);
-        pinned_.erase(var);
-        break;
-      case Command::PinByUser:
-        if (program_.is_resident(var) && random() % 4 == 0) {
-          program_.engine.pin_by_user(program_.id(var));
-          ++pinned_[var];
-        }
-        break;
-      case Command::UnpinByUser:
-        if (!pinned_.empty()) {
-          const auto first = pinned_.begin();
-          program_.engine.unpin_by_user(program_.id(first->first));
-          if (--first->second == 0) {
-            pinned_.erase(first);
-          }
-        }
-        break;
-      case Command::Escape:
-        if (random() % 8 == 0) {
-          program_.escape(var, random() % 2 == 0);
-        }
-        break;
-      case Command::Resize:
-        if (const Bytes capacity = 100 + random() % 900;
-            capacity >= program_.device.used) {
-          program_.device.capacity = capacity;
-        }
-        break;
-      case Command::Retire:
-        if (random() % 16 == 0) {
-          program_.engine.retire();
-        }
-        break;
-      default:
-        ASSERT_TRUE(program_.holds_expected(var));
-        break;
+      }
+      break;
+    case Command::Escape:
+      if (random() % 8 == 0) {
+        program_.escape(var, random() % 2 == 0);
+      }
+      break;
+    case Command::Resize:
+      if (const Bytes capacity = 100 + random() % 900;
+          capacity >= program_.device.used) {
+        program_.device.capacity = capacity;
+      }
+      break;
+    case Command::Retire:
+      if (random() % 16 == 0) {
+        program_.engine.retire();
+      }
+      break;
+    default:
+      ASSERT_TRUE(program_.holds_expected(var));
+      break;
     }
   }
 

@@ -32,37 +32,37 @@ struct TraceModel {
 
   void apply(const TraceEvent& event) {
     switch (event.kind) {
-      case Kind::Version:
-        add_version(event.id, event.size);
-        break;
-      case Kind::Op:
-        for (const uint64_t input : event.inputs) {
-          EXPECT_TRUE(live.count(input) != 0) << input;
+    case Kind::Version:
+      add_version(event.id, event.size);
+      break;
+    case Kind::Op:
+      for (const uint64_t input : event.inputs) {
+        EXPECT_TRUE(live.count(input) != 0) << input;
+      }
+      for (const auto& overwrite : event.overwrites) {
+        remove(overwrite.input);
+      }
+      for (const auto& output : event.outputs) {
+        if (output.size != 0) {
+          add_version(output.id, output.size);
         }
-        for (const auto& overwrite : event.overwrites) {
-          remove(overwrite.input);
-        }
-        for (const auto& output : event.outputs) {
-          if (output.size != 0) {
-            add_version(output.id, output.size);
-          }
-        }
-        recorded += event.id != 0 ? 1 : 0;
-        EXPECT_TRUE(event.id == 0 || ops.insert(event.id).second) << event.id;
-        break;
-      case Kind::Replay:
-        EXPECT_TRUE(ops.count(event.id) != 0) << event.id;
-        break;
-      case Kind::Death:
-        remove(event.id);
-        break;
-      case Kind::Access:
-      case Kind::LeafWrite:
-      case Kind::Evict:
-        EXPECT_TRUE(live.count(event.id) != 0) << event.id;
-        break;
-      case Kind::Pressure:
-        break;
+      }
+      recorded += event.id != 0 ? 1 : 0;
+      EXPECT_TRUE(event.id == 0 || ops.insert(event.id).second) << event.id;
+      break;
+    case Kind::Replay:
+      EXPECT_TRUE(ops.count(event.id) != 0) << event.id;
+      break;
+    case Kind::Death:
+      remove(event.id);
+      break;
+    case Kind::Access:
+    case Kind::LeafWrite:
+    case Kind::Evict:
+      EXPECT_TRUE(live.count(event.id) != 0) << event.id;
+      break;
+    case Kind::Pressure:
+      break;
     }
   }
 
@@ -100,29 +100,29 @@ void run_some(SimProgram& program, std::mt19937& random) {
       }
       SimProgram::OpSpec spec;
       switch (random() % 6) {
-        case 0:
-          spec.replayable = false;
-          [[fallthrough]];
-        case 1:
-          spec.inputs = {any()};
-          spec.fresh = {8, 24};
+      case 0:
+        spec.replayable = false;
+        [[fallthrough]];
+      case 1:
+        spec.inputs = {any()};
+        spec.fresh = {8, 24};
+        program.op(spec);
+        break;
+      case 2:
+        program.write(any(), {any()});
+        break;
+      case 3:
+        spec.overwrites = {any()};
+        spec.inputs = {any()};
+        if (spec.inputs != spec.overwrites) {
           program.op(spec);
-          break;
-        case 2:
-          program.write(any(), {any()});
-          break;
-        case 3:
-          spec.overwrites = {any()};
-          spec.inputs = {any()};
-          if (spec.inputs != spec.overwrites) {
-            program.op(spec);
-          }
-          break;
-        case 4:
-          EXPECT_TRUE(program.holds_expected(any()));
-          break;
-        default:
-          program.drop(any());
+        }
+        break;
+      case 4:
+        EXPECT_TRUE(program.holds_expected(any()));
+        break;
+      default:
+        program.drop(any());
       }
     } catch (const SimOutOfMemory&) {
     } catch (const WorkingSetTooLarge&) {
@@ -213,8 +213,7 @@ TEST(TraceRecorderTest, OneTraceAtATime) {
   EXPECT_THROW(
       program.engine.start_trace(path_in_test_folder("two.trace")), UsageError);
   program.engine.stop_trace();
-  EXPECT_THROW(
-      program.engine.start_trace("/nowhere/at/all.trace"), UsageError);
+  EXPECT_THROW(program.engine.start_trace("/nowhere/at/all.trace"), UsageError);
   EXPECT_NO_THROW(program.engine.stop_trace());
 }
 

@@ -35,9 +35,10 @@ Bytes Evictor::evict_reserved(Bytes wanted) noexcept {
       candidates.push_back(id);
     }
   });
-  std::sort(candidates.begin(), candidates.end(), [&](VersionId a, VersionId b) {
-    return graph[a].next_use > graph[b].next_use;
-  });
+  std::sort(
+      candidates.begin(), candidates.end(), [&](VersionId a, VersionId b) {
+        return graph[a].next_use > graph[b].next_use;
+      });
   Bytes freed = 0;
   for (const VersionId victim : candidates) {
     if (freed >= wanted) {

@@ -139,8 +139,7 @@ void OpGraph::check_invariants() const {
     if (version.producer) {
       const OpRecord& op = (*this)[version.producer];
       REMAT_ASSERT(op.alive);
-      REMAT_ASSERT(
-          std::count(op.outputs.begin(), op.outputs.end(), id) == 1);
+      REMAT_ASSERT(std::count(op.outputs.begin(), op.outputs.end(), id) == 1);
     } else {
       // Nothing could bring a leaf back.
       REMAT_ASSERT(version.resident);

@@ -106,10 +106,7 @@ class OpGraph {
   static bool is_needed(const StorageVersion& version);
   // Cuts `id` from its producer. A record without outputs goes, and the
   // versions that it read are appended to `orphans`.
-  void drop_producer(
-      VersionId id,
-      VersionIds& orphans,
-      Garbage& garbage);
+  void drop_producer(VersionId id, VersionIds& orphans, Garbage& garbage);
   void drop_reader(VersionId id, uint32_t position);
 
   // Deques keep references valid while slots are added.

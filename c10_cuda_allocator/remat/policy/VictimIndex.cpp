@@ -288,8 +288,7 @@ void VictimIndex::compete(
         continue;
       }
     }
-    if (!graph_.is_evictable(id) ||
-        version.reservations > 0) {
+    if (!graph_.is_evictable(id) || version.reservations > 0) {
       pop(bucket);
       aside_.push_back(entry);
       continue;

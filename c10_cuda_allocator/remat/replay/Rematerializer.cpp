@@ -179,8 +179,8 @@ void Rematerializer::bring_back(
       const OpId op = frame.plan.ops[frame.next];
       auto missing = missing_inputs(state_.graph, op);
       if (!missing.empty()) {
-        frames.push_back(reserve(
-            make_replay_plan(state_.graph, missing), time_of(frames)));
+        frames.push_back(
+            reserve(make_replay_plan(state_.graph, missing), time_of(frames)));
         continue;
       }
       if (++ops_run > most_ops) {

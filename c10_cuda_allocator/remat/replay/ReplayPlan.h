@@ -20,8 +20,7 @@ struct ReplayPlan {
 };
 
 // Iterative: depth is bounded by memory, not by the native stack.
-REMAT_API ReplayPlan make_replay_plan(
-    const OpGraph& graph,
-    const std::vector<VersionId>& targets);
+REMAT_API ReplayPlan
+make_replay_plan(const OpGraph& graph, const std::vector<VersionId>& targets);
 
 } // namespace c10::remat

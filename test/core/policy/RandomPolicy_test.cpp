@@ -103,59 +103,59 @@ class RandomRun {
     const auto evicted =
         owned([](const auto& version) { return !version.resident; });
     switch (command.kind) {
-      case Command::Op: {
-        std::set<VersionId> inputs;
-        for (uint32_t i = 0; i < random_() % 4 && !resident.empty(); ++i) {
-          inputs.insert(resident[random_() % resident.size()]);
-        }
-        std::vector<Bytes> sizes;
-        for (uint32_t i = 0; i <= random_() % 3; ++i) {
-          sizes.push_back(1 + random_() % 1000);
-        }
-        bench_.op(
-            1 + random_() % 100,
-            std::vector<VersionId>(inputs.begin(), inputs.end()),
-            sizes);
-        break;
+    case Command::Op: {
+      std::set<VersionId> inputs;
+      for (uint32_t i = 0; i < random_() % 4 && !resident.empty(); ++i) {
+        inputs.insert(resident[random_() % resident.size()]);
       }
-      case Command::Evict:
-        if (const VersionId id = pick(evictable)) {
-          bench_.evict(id);
-        }
-        break;
-      case Command::Rematerialize:
-        if (const VersionId id = pick(evicted)) {
-          bench_.rematerialize(id);
-        }
-        break;
-      case Command::Access:
-        if (const VersionId id = pick(resident)) {
-          bench_.access(id);
-        }
-        break;
-      case Command::Kill:
-        if (const VersionId id = pick(owned([](const auto& version) {
-              return version.pins == 0 && version.reservations == 0;
-            }));
-            id && graph().version_count() > 30) {
-          bench_.kill(id);
-        }
-        break;
-      case Command::MakeLeaf:
-        if (const VersionId id = pick(evictable); id && random_() % 8 == 0) {
-          bench_.make_leaf(id);
-        }
-        break;
-      case Command::Pin:
-        if (const VersionId id = pick(resident)) {
-          bench_.graph[id].pins ^= 1;
-        }
-        break;
-      case Command::Reserve:
-        if (const VersionId id = pick(resident)) {
-          bench_.graph[id].reservations ^= 1;
-        }
-        break;
+      std::vector<Bytes> sizes;
+      for (uint32_t i = 0; i <= random_() % 3; ++i) {
+        sizes.push_back(1 + random_() % 1000);
+      }
+      bench_.op(
+          1 + random_() % 100,
+          std::vector<VersionId>(inputs.begin(), inputs.end()),
+          sizes);
+      break;
+    }
+    case Command::Evict:
+      if (const VersionId id = pick(evictable)) {
+        bench_.evict(id);
+      }
+      break;
+    case Command::Rematerialize:
+      if (const VersionId id = pick(evicted)) {
+        bench_.rematerialize(id);
+      }
+      break;
+    case Command::Access:
+      if (const VersionId id = pick(resident)) {
+        bench_.access(id);
+      }
+      break;
+    case Command::Kill:
+      if (const VersionId id = pick(owned([](const auto& version) {
+            return version.pins == 0 && version.reservations == 0;
+          }));
+          id && graph().version_count() > 30) {
+        bench_.kill(id);
+      }
+      break;
+    case Command::MakeLeaf:
+      if (const VersionId id = pick(evictable); id && random_() % 8 == 0) {
+        bench_.make_leaf(id);
+      }
+      break;
+    case Command::Pin:
+      if (const VersionId id = pick(resident)) {
+        bench_.graph[id].pins ^= 1;
+      }
+      break;
+    case Command::Reserve:
+      if (const VersionId id = pick(resident)) {
+        bench_.graph[id].reservations ^= 1;
+      }
+      break;
     }
   }
 
