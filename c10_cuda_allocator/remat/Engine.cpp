@@ -295,7 +295,8 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     state_.policy->on_captured(graph, op);
   }
   if (state_.trace.is_on()) {
-    trace_op(op, capture, cost, results);
+    state_.trace.captured(
+        graph, op, {capture.name, cost, &capture.inputs, &overwritten, &results});
   }
   for (const VersionId id : results) {
     state_.index->refresh(id);
@@ -325,41 +326,6 @@ VersionIds Engine::end_op(OpCapture&& capture) {
   return results;
 }
 
-void Engine::trace_op(
-    OpId op,
-    const OpCapture& capture,
-    CostNs cost,
-    const VersionIds& results) {
-  const OpGraph& graph = state_.graph;
-  // What a storage held before ends with the op if that reads it, else before
-  // it, and needs no line where the op's says so.
-  std::vector<VersionId> end_with_op;
-  for (const Write& write : capture.writes) {
-    const bool is_read =
-        std::find(
-            capture.inputs.begin(), capture.inputs.end(), write.version) !=
-        capture.inputs.end();
-    if (!is_read) {
-      state_.trace.death(graph, write.version);
-    } else if (!op || !overwrites(graph[op], write.version)) {
-      end_with_op.push_back(write.version);
-    }
-  }
-  if (op) {
-    state_.trace.op(graph, op);
-  } else {
-    state_.trace.unrecorded_op(graph, capture.name, cost, capture.inputs);
-  }
-  for (const VersionId id : end_with_op) {
-    state_.trace.death(graph, id);
-  }
-  for (const VersionId id : results) {
-    if (graph.is_leaf(id)) {
-      state_.trace.version(graph, id);
-    }
-  }
-}
-
 VersionIds Engine::abort_op(const VersionIds& inputs, const Writes& writes) {
   Garbage garbage;
   Lock lock(state_.mutex);
@@ -376,22 +342,6 @@ VersionIds Engine::abort_op(const VersionIds& inputs, const Writes& writes) {
   }
   state_.unpin(inputs, garbage);
   return results;
-}
-
-void Engine::ensure_resident(VersionId id) {
-  Garbage garbage;
-  Lock lock(state_.mutex);
-  pin_resident({id}, lock, garbage);
-  state_.graph[id].last_access = state_.now;
-  if (state_.trace.is_on()) {
-    state_.trace.access(state_.graph, id);
-  }
-}
-
-void Engine::unpin(VersionId id) {
-  Garbage garbage;
-  Lock lock(state_.mutex);
-  state_.unpin({id}, garbage);
 }
 
 void Engine::storage_died(VersionId id) {
@@ -433,82 +383,6 @@ Bytes Engine::relieve_pressure(Bytes wanted) noexcept {
     freed += cutter_.release_held(wanted - freed, garbage);
   }
   return freed;
-}
-
-bool Engine::declare_parameter(VersionId id) {
-  Garbage garbage;
-  const Lock lock(state_.mutex);
-  const StorageVersion& version = state_.graph[id];
-  if (!version.producer) {
-    return true;
-  }
-  if (!version.resident || state_.active_replays != 0 ||
-      !state_.graph[version.producer].inputs.empty()) {
-    return false;
-  }
-  state_.make_leaf(id, garbage);
-  state_.settle(garbage);
-  return true;
-}
-
-VersionId Engine::add_leaf(Bytes size, void* holder) {
-  const Lock lock(state_.mutex);
-  const VersionId id = state_.graph.add_version(size, holder, state_.now);
-  state_.graph[id].owned = true;
-  state_.graph[id].resident = true;
-  state_.storage.set_version(holder, id);
-  if (state_.trace.is_on()) {
-    state_.trace.version(state_.graph, id);
-  }
-  return id;
-}
-
-VersionId Engine::escape(VersionId id, bool for_good) {
-  Garbage garbage;
-  Lock lock(state_.mutex);
-  const ReplayLock replay_lock = take_replay_lock(lock);
-  pin_resident({id}, lock, garbage);
-  if (state_.trace.is_on() && state_.graph.is_leaf(id)) {
-    state_.trace.leaf_write(state_.graph, id);
-  }
-  VersionId escaped = id;
-  try {
-    if (!state_.graph.is_leaf(id) || take_snapshot(id, lock)) {
-      // Its readers keep the version that they have read.
-      if (state_.trace.is_on()) {
-        state_.trace.death(state_.graph, id);
-      }
-      escaped = replace_written(id);
-      finish_replaced(id, garbage);
-    } else {
-      cutter_.cut(id, lock, garbage);
-      state_.unpin({id}, garbage);
-    }
-  } catch (...) {
-    state_.unpin({id}, garbage);
-    throw;
-  }
-  if (state_.trace.is_on() && escaped != id) {
-    state_.trace.version(state_.graph, escaped);
-  }
-  state_.graph[escaped].escaped |= for_good;
-  state_.index->refresh(escaped);
-  state_.settle(garbage);
-  return escaped;
-}
-
-void Engine::pin_by_user(VersionId id) {
-  const Lock lock(state_.mutex);
-  ++state_.graph[id].user_pins;
-}
-
-void Engine::unpin_by_user(VersionId id) {
-  const Lock lock(state_.mutex);
-  StorageVersion& version = state_.graph[id];
-  if (version.user_pins == 0) {
-    throw UsageError("remat: unpin() without a matching pin()");
-  }
-  --version.user_pins;
 }
 
 } // namespace c10::remat

@@ -174,11 +174,6 @@ class REMAT_API Engine {
   VersionId replace_written(VersionId old);
   void finish_replaced(VersionId old, Garbage& garbage);
   bool take_snapshot(VersionId id, Lock& lock);
-  void trace_op(
-      OpId op,
-      const OpCapture& capture,
-      CostNs cost,
-      const VersionIds& results);
 
   mutable EngineState state_;
   Evictor evictor_;

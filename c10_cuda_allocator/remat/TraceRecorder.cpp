@@ -109,16 +109,42 @@ void TraceRecorder::op(const OpGraph& graph, OpId id) {
   writer_->op(event);
 }
 
-void TraceRecorder::unrecorded_op(
+// What a storage held before ends with the op if that reads it, else before
+// it, and needs no line where the op's says so.
+void TraceRecorder::captured(
     const OpGraph& graph,
-    const char* name,
-    CostNs cost,
-    const VersionIds& inputs) {
+    OpId id,
+    const Captured& did) {
+  VersionIds end_with_op;
+  for (const VersionId old : *did.written) {
+    const auto& inputs = *did.inputs;
+    if (std::find(inputs.begin(), inputs.end(), old) == inputs.end()) {
+      death(graph, old);
+    } else if (!id || !overwrites(graph[id], old)) {
+      end_with_op.push_back(old);
+    }
+  }
+  if (id) {
+    op(graph, id);
+  } else {
+    unrecorded_op(graph, did);
+  }
+  for (const VersionId old : end_with_op) {
+    death(graph, old);
+  }
+  for (const VersionId result : *did.results) {
+    if (graph.is_leaf(result)) {
+      version(graph, result);
+    }
+  }
+}
+
+void TraceRecorder::unrecorded_op(const OpGraph& graph, const Captured& did) {
   TraceEvent event;
   event.kind = TraceEvent::Kind::Op;
-  event.name = name;
-  event.cost = cost;
-  for (const VersionId input : inputs) {
+  event.name = did.name;
+  event.cost = did.cost;
+  for (const VersionId input : *did.inputs) {
     event.inputs.push_back(graph[input].created);
   }
   writer_->op(event);

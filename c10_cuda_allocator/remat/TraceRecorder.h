@@ -30,12 +30,16 @@ class TraceRecorder {
   // Only while it is on. See TraceEvent for what they mean.
   void version(const OpGraph& graph, VersionId id);
   void op(const OpGraph& graph, OpId id);
-  // An op that is not recorded: only what it read, and its cost, matter.
-  void unrecorded_op(
-      const OpGraph& graph,
-      const char* name,
-      CostNs cost,
-      const VersionIds& inputs);
+  // What an op did: a line for it, deaths of what it wrote over, and results
+  // that are leaves. `op` is none if it is not recorded.
+  struct Captured {
+    const char* name;
+    CostNs cost;
+    const VersionIds* inputs;
+    const VersionIds* written; // as they were before
+    const VersionIds* results;
+  };
+  void captured(const OpGraph& graph, OpId op, const Captured& did);
   void access(const OpGraph& graph, VersionId id);
   void leaf_write(const OpGraph& graph, VersionId id);
   void death(const OpGraph& graph, VersionId id);
@@ -45,6 +49,7 @@ class TraceRecorder {
 
  private:
   void write_graph(const OpGraph& graph);
+  void unrecorded_op(const OpGraph& graph, const Captured& did);
 
   std::unique_ptr<TraceWriter> writer_;
 };

@@ -1,0 +1,101 @@
+#include "Engine.h"
+
+#include "Errors.h"
+
+// Engine's members for storages that are met outside ops.
+
+namespace c10::remat {
+
+void Engine::ensure_resident(VersionId id) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  pin_resident({id}, lock, garbage);
+  state_.graph[id].last_access = state_.now;
+  if (state_.trace.is_on()) {
+    state_.trace.access(state_.graph, id);
+  }
+}
+
+void Engine::unpin(VersionId id) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  state_.unpin({id}, garbage);
+}
+
+bool Engine::declare_parameter(VersionId id) {
+  Garbage garbage;
+  const Lock lock(state_.mutex);
+  const StorageVersion& version = state_.graph[id];
+  if (!version.producer) {
+    return true;
+  }
+  if (!version.resident || state_.active_replays != 0 ||
+      !state_.graph[version.producer].inputs.empty()) {
+    return false;
+  }
+  state_.make_leaf(id, garbage);
+  state_.settle(garbage);
+  return true;
+}
+
+VersionId Engine::add_leaf(Bytes size, void* holder) {
+  const Lock lock(state_.mutex);
+  const VersionId id = state_.graph.add_version(size, holder, state_.now);
+  state_.graph[id].owned = true;
+  state_.graph[id].resident = true;
+  state_.storage.set_version(holder, id);
+  if (state_.trace.is_on()) {
+    state_.trace.version(state_.graph, id);
+  }
+  return id;
+}
+
+VersionId Engine::escape(VersionId id, bool for_good) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  const ReplayLock replay_lock = take_replay_lock(lock);
+  pin_resident({id}, lock, garbage);
+  if (state_.trace.is_on() && state_.graph.is_leaf(id)) {
+    state_.trace.leaf_write(state_.graph, id);
+  }
+  VersionId escaped = id;
+  try {
+    if (!state_.graph.is_leaf(id) || take_snapshot(id, lock)) {
+      // Its readers keep the version that they have read.
+      if (state_.trace.is_on()) {
+        state_.trace.death(state_.graph, id);
+      }
+      escaped = replace_written(id);
+      finish_replaced(id, garbage);
+    } else {
+      cutter_.cut(id, lock, garbage);
+      state_.unpin({id}, garbage);
+    }
+  } catch (...) {
+    state_.unpin({id}, garbage);
+    throw;
+  }
+  if (state_.trace.is_on() && escaped != id) {
+    state_.trace.version(state_.graph, escaped);
+  }
+  state_.graph[escaped].escaped |= for_good;
+  state_.index->refresh(escaped);
+  state_.settle(garbage);
+  return escaped;
+}
+
+void Engine::pin_by_user(VersionId id) {
+  const Lock lock(state_.mutex);
+  ++state_.graph[id].user_pins;
+}
+
+void Engine::unpin_by_user(VersionId id) {
+  const Lock lock(state_.mutex);
+  StorageVersion& version = state_.graph[id];
+  if (version.user_pins == 0) {
+    throw UsageError("remat: unpin() without a matching pin()");
+  }
+  --version.user_pins;
+}
+
+} // namespace c10::remat
