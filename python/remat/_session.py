@@ -48,8 +48,8 @@ def enable(
 ) -> None:
     """Keep ``device`` within ``budget`` from now on.
 
-    Covers the calling thread, threads started later and autograd's. Enabling
-    again changes the budget and, where one is given, the policy.
+    Covers all threads. Enabling again changes the budget and, where one is
+    given, the policy.
 
     Args:
         budget: the most bytes in use on the device, as :func:`parse_bytes`
