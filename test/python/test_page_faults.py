@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import subprocess
-import signal
 import copy
 import ctypes
 import io
 import pickle
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
