@@ -296,7 +296,9 @@ VersionIds Engine::end_op(OpCapture&& capture) {
   }
   if (state_.trace.is_on()) {
     state_.trace.captured(
-        graph, op, {capture.name, cost, &capture.inputs, &overwritten, &results});
+        graph,
+        op,
+        {capture.name, cost, &capture.inputs, &overwritten, &results});
   }
   for (const VersionId id : results) {
     state_.index->refresh(id);
