@@ -356,9 +356,7 @@ void Engine::storage_died(VersionId id) {
     state_.trace.death(state_.graph, id);
   }
   state_.storage.disown(version);
-  if (!version.resident) {
-    state_.evicted_bytes -= version.size;
-  } else if (version.producer) {
+  if (version.resident && version.producer) {
     state_.policy->on_evicted(state_.graph, id); // no longer in use
   }
   state_.index->remove(id);

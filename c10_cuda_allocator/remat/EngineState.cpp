@@ -62,7 +62,6 @@ void EngineState::evict(VersionId id) noexcept {
     trace.evict(graph, id);
   }
   ++counters.evictions;
-  evicted_bytes += graph[id].size;
   index->remove(id);
   policy->on_evicted(graph, id);
 }
@@ -73,7 +72,6 @@ void EngineState::rematerialized(VersionId id, std::unique_ptr<Buffer> buffer) {
   version.resident = true;
   version.last_access = now;
   if (version.owned) {
-    evicted_bytes -= version.size;
     policy->on_rematerialized(graph, id);
     index->refresh(id);
   }

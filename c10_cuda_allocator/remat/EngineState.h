@@ -73,7 +73,6 @@ struct EngineState {
   TraceRecorder trace;
   Ticks now = 0;
   uint64_t epoch = 0; // parameter updates so far
-  Bytes evicted_bytes = 0; // owned, not resident
   // Replays under way. History that they may be using is not cut.
   uint32_t active_replays = 0;
 };
