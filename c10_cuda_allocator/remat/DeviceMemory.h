@@ -1,0 +1,101 @@
+#pragma once
+
+#include "Export.h"
+#include "Ids.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace c10::remat {
+
+// An allocation that no free block serves and that would take usage above the
+// limit if it got memory of its own.
+struct MemoryRequest {
+  Bytes size = 0; // of the block, as the allocator rounds it
+  // Bytes by which usage would pass the limit with a new segment for it.
+  Bytes shortage = 0;
+  // What the allocator needs to tell which blocks could serve the request.
+  const void* allocator_key = nullptr;
+};
+
+// One block of a segment. Free ones have no owner; neither have those whose
+// memory remat does not manage.
+struct BlockView {
+  Bytes size = 0;
+  void* owner = nullptr; // as told to `DeviceMemory::set_owner`
+  bool free = false;
+};
+
+// Memory that the device gave at once, its blocks in the order of addresses.
+struct SegmentView {
+  std::vector<BlockView> blocks;
+  // The request can be served by neighboring blocks of this segment once they
+  // are free. Others count only as segments to be given back whole.
+  bool serves_request = false;
+  // Usage falls by the segment's size once all its blocks are free.
+  bool releasable = false;
+};
+
+// Makes room for the allocator of a device. Called with none of the
+// allocator's locks held.
+class PressureHandler {
+ public:
+  virtual ~PressureHandler() = default;
+  // Returns whether anything was given back, so that another try may succeed.
+  virtual bool relieve(const MemoryRequest& request) noexcept = 0;
+  // For the error that follows when `relieve` has returned false: what holds
+  // the memory and what to do. Counts an out-of-memory error.
+  virtual std::string explain_out_of_memory(Bytes size) = 0;
+};
+
+// The memory of one device, as its allocator sees it. Thread-safe; never calls
+// a PressureHandler with a lock held.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+
+  // What the budget bounds: reserved bytes on CUDA.
+  virtual Bytes usage() const noexcept = 0;
+  // The most since `reset_peak`.
+  virtual Bytes peak() const noexcept = 0;
+  virtual void reset_peak() noexcept = 0;
+
+  // At most `limit` bytes are in use from now on: `handler`, which must outlive
+  // the limit, is asked before that would be passed. Config::kUnlimited and a
+  // null handler turn the check off.
+  virtual void set_limit(Bytes limit, PressureHandler* handler) noexcept = 0;
+
+  // The block at `address`, which the allocator has given out, holds the bytes
+  // of `owner` until it is freed; null: of nobody that can be evicted.
+  virtual void set_owner(const void* address, void* owner) noexcept = 0;
+
+  // The segments that matter for `request`. Takes the allocator's lock; the
+  // engine's, if held, comes first.
+  virtual std::vector<SegmentView> segments(
+      const MemoryRequest& request) const = 0;
+};
+
+// By index of the CUDA device; null: there is none, or its allocator cannot be
+// limited (a pluggable one, cudaMallocAsync). libc10_cuda registers its own.
+REMAT_API DeviceMemory* cuda_memory(int device) noexcept;
+REMAT_API void register_cuda_memory(int device, DeviceMemory* memory);
+
+// Where the allocator puts what this thread allocates next: bytes that can be
+// evicted and bytes that cannot lie in different segments.
+enum class Placement : uint8_t { Leaf, Evictable };
+
+REMAT_API Placement placement() noexcept;
+
+class REMAT_API PlacementGuard {
+ public:
+  explicit PlacementGuard(Placement placement) noexcept;
+  ~PlacementGuard();
+  PlacementGuard(const PlacementGuard&) = delete;
+  PlacementGuard& operator=(const PlacementGuard&) = delete;
+
+ private:
+  Placement before_;
+};
+
+} // namespace c10::remat
