@@ -13,6 +13,7 @@ from pathlib import Path
 
 from remat_build.components import Interpreter
 from remat_build.console import one_line_errors
+from remat_build.environment import install_debian_packages
 from remat_build.patchset import PatchSet
 from remat_build.project import Project, locked
 from remat_build.series import libraries_of
@@ -52,6 +53,7 @@ def main() -> None:
     options = parser.parse_args()
 
     python = Interpreter.ask(options.python, supported)
+    install_debian_packages(project.upstream["matrix"]["debian_packages"])
     rebuild = libraries_of(PatchSet(project.patches).touched)
     if options.rebuild:
         rebuild = tuple(options.rebuild.split(","))

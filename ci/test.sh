@@ -14,23 +14,16 @@ fi
 env_run() { bash build_scripts/with_env.sh "$@"; }
 
 tier_lint() {
-  local scripts python
+  local scripts python cpp
   mapfile -t scripts < <(git ls-files '*.sh' .ci/run)
   mapfile -t python < <(git ls-files '*.py')
-  if command -v shellcheck >/dev/null; then
-    shellcheck "${scripts[@]}" || return 1
-  else
-    echo "shellcheck is not installed: skipped"
-  fi
+  mapfile -t cpp < <(git ls-files '*.h' '*.cpp')
+  env_run shellcheck "${scripts[@]}" || return 1
   env_run ruff check "${python[@]}" || return 1
   env_run ruff format --check "${python[@]}" || return 1
   env_run mypy || return 1
-  if command -v clang-format >/dev/null && [[ -f .clang-format ]]; then
-    git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run --Werror || return 1
-  else
-    echo "clang-format or .clang-format is not there: skipped"
-  fi
-  if [[ -f ci/check_layers.py ]]; then python3 ci/check_layers.py || return 1; fi
+  env_run clang-format --dry-run --Werror "${cpp[@]}" || return 1
+  env_run python ci/check_layers.py
 }
 
 tier_patches() {
