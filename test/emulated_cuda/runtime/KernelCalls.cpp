@@ -1,0 +1,118 @@
+// cudart: kernels, which cannot run here, and what is not emulated at all.
+#include "Machine.h"
+
+#include <map>
+#include <mutex>
+
+using namespace emulated_cuda;
+
+namespace {
+
+std::mutex kernels_mutex;
+
+std::map<const void*, const char*>& kernels() {
+  static auto* names = new std::map<const void*, const char*>;
+  return *names;
+}
+
+cudaError_t refuse_kernel(const void* function) {
+  const std::lock_guard<std::mutex> lock(kernels_mutex);
+  const auto it = kernels().find(function);
+  const std::string name = it == kernels().end() ? "?" : it->second;
+  return unsupported(("the kernel " + name).c_str());
+}
+
+} // namespace
+
+extern "C" {
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) {
+  return 0;
+}
+void __cudaRegisterVar(
+    void**,
+    char*,
+    char*,
+    const char*,
+    int,
+    size_t,
+    int,
+    int) {}
+void __cudaRegisterFunction(
+    void**,
+    const char* host_function,
+    char*,
+    const char* name,
+    int,
+    void*,
+    void*,
+    void*,
+    void*,
+    int*) {
+  const std::lock_guard<std::mutex> lock(kernels_mutex);
+  kernels()[host_function] = name;
+}
+
+unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, cudaStream_t) {
+  return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) {
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(
+    const void* function,
+    dim3,
+    dim3,
+    void**,
+    size_t,
+    cudaStream_t) {
+  return refuse_kernel(function);
+}
+
+cudaError_t cudaLaunchKernelExC(
+    const cudaLaunchConfig_t*,
+    const void* function,
+    void**) {
+  return refuse_kernel(function);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* function) {
+  return refuse_kernel(function);
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute, int) {
+  return refuse_kernel(function);
+}
+
+} // extern "C"
+
+// Declared by cuda_runtime_api.h with other arguments, which do not matter.
+#define STRING(name) #name
+#define UNSUPPORTED_CALL(name)                                   \
+  extern "C" cudaError_t refused_##name(void) asm(STRING(name)); \
+  extern "C" cudaError_t refused_##name(void) {                  \
+    return unsupported(#name);                                   \
+  }
+
+UNSUPPORTED_CALL(cudaDeviceGetDefaultMemPool)
+UNSUPPORTED_CALL(cudaFreeAsync)
+UNSUPPORTED_CALL(cudaGraphDebugDotPrint)
+UNSUPPORTED_CALL(cudaIpcCloseMemHandle)
+UNSUPPORTED_CALL(cudaIpcGetEventHandle)
+UNSUPPORTED_CALL(cudaIpcGetMemHandle)
+UNSUPPORTED_CALL(cudaIpcOpenEventHandle)
+UNSUPPORTED_CALL(cudaIpcOpenMemHandle)
+UNSUPPORTED_CALL(cudaMallocAsync)
+UNSUPPORTED_CALL(cudaMemPoolGetAttribute)
+UNSUPPORTED_CALL(cudaMemPoolSetAccess)
+UNSUPPORTED_CALL(cudaMemPoolSetAttribute)
+UNSUPPORTED_CALL(cudaMemPoolTrimTo)
+UNSUPPORTED_CALL(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)

@@ -1,0 +1,339 @@
+// cudart: memory and copies.
+#include "Machine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+using namespace emulated_cuda;
+
+namespace {
+
+using Lock = std::lock_guard<std::mutex>;
+
+constexpr double kHostLinkBandwidth = 25e9; // PCIe 4.0 x16, as measured
+
+bool is_on_device(const void* address) {
+  const Memory::Range* range = Machine::get().memory.find(address);
+  return range != nullptr && range->device >= 0;
+}
+
+struct Copy {
+  void* to;
+  const void* from; // null: fill
+  unsigned char value;
+  size_t size;
+  size_t to_pitch, from_pitch, height; // `size` is of a row
+};
+
+// Needs the lock.
+cudaError_t perform(const Copy& copy, CUstream_st& stream) {
+  Machine& machine = Machine::get();
+  const bool to_device = is_on_device(copy.to);
+  const bool from_device = copy.from != nullptr && is_on_device(copy.from);
+  const size_t rows = copy.height;
+  const size_t to_span = (rows - 1) * copy.to_pitch + copy.size;
+  const size_t from_span = (rows - 1) * copy.from_pitch + copy.size;
+  const EmulatedAccess accesses[] = {
+      {copy.to, to_span, 1}, {copy.from, from_span, 0}};
+  const char* name = copy.from == nullptr ? "memset" : "memcpy";
+  const cudaError_t error =
+      machine.launch(stream, name, accesses, copy.from == nullptr ? 1 : 2);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  if (settings().timing && from_device && !to_device) {
+    return fail(
+        cudaErrorNotSupported,
+        "device memory has no bytes in timing mode: nothing can be copied to "
+        "the host");
+  }
+  const double bandwidth = to_device && (from_device || copy.from == nullptr)
+      ? settings().gpu.bandwidth / 2
+      : kHostLinkBandwidth;
+  const bool touches_device = to_device || from_device;
+  if (!settings().timing || !touches_device) {
+    for (size_t row = 0; row < rows; ++row) {
+      auto* to = static_cast<char*>(copy.to) + row * copy.to_pitch;
+      if (copy.from == nullptr) {
+        std::memset(to, copy.value, copy.size);
+      } else {
+        std::memmove(
+            to,
+            static_cast<const char*>(copy.from) + row * copy.from_pitch,
+            copy.size);
+      }
+    }
+  }
+  machine.elapse(
+      stream, static_cast<double>(copy.size * rows) / bandwidth * 1e9);
+  return cudaSuccess;
+}
+
+void run_copy(void* closure, cudaStream_t stream) {
+  const Lock lock(Machine::get().mutex);
+  perform(*static_cast<Copy*>(closure), *Machine::get().stream(stream));
+}
+
+void destroy_copy(void* closure) {
+  delete static_cast<Copy*>(closure);
+}
+
+cudaError_t enqueue(const Copy& copy, cudaStream_t handle, bool wait) {
+  if (copy.size == 0 || copy.height == 0) {
+    return cudaSuccess;
+  }
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  CUstream_st* stream = machine.stream(handle);
+  if (stream == nullptr) {
+    return fail(cudaErrorInvalidResourceHandle);
+  }
+  if (stream->capture != nullptr) {
+    stream->capture->nodes.push_back(
+        std::make_shared<GraphNode>(&run_copy, &destroy_copy, new Copy(copy)));
+    return cudaSuccess;
+  }
+  if (wait) {
+    if (const auto error = machine.forbid_in_capture("cudaMemcpy")) {
+      return error;
+    }
+  }
+  const cudaError_t error = perform(copy, *stream);
+  // Copies to and from pageable memory are staged: the call returns when the
+  // host's side is done.
+  const auto is_pageable = [&](const void* address) {
+    return address != nullptr && machine.memory.find(address) == nullptr;
+  };
+  if (error == cudaSuccess &&
+      (wait || is_pageable(copy.to) || is_pageable(copy.from))) {
+    machine.synchronize(*stream);
+  }
+  return error;
+}
+
+} // namespace
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** address, size_t size) {
+  *address = nullptr;
+  if (size == 0) {
+    return cudaSuccess;
+  }
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  if (const auto error = machine.forbid_in_capture("cudaMalloc")) {
+    return error;
+  }
+  *address = machine.memory.allocate(this_thread().device, size);
+  return *address == nullptr ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+cudaError_t cudaFree(void* address) {
+  if (address == nullptr) {
+    return cudaSuccess;
+  }
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  if (const auto error = machine.forbid_in_capture("cudaFree")) {
+    return error;
+  }
+  const Memory::Range* range = machine.memory.find(address);
+  if (range == nullptr) {
+    return fail(cudaErrorInvalidValue, "cudaFree of what is not allocated");
+  }
+  machine.synchronize_device(std::max(range->device, 0));
+  machine.forget(address, range->size);
+  return machine.memory.free(address) ? cudaSuccess
+                                      : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  *total = settings().capacity;
+  *free = *total - machine.memory.allocated(this_thread().device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** address, size_t size, unsigned) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  *address = machine.memory.allocate_host(size);
+  return *address == nullptr ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void* address) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  return machine.memory.free_host(address) ? cudaSuccess
+                                           : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostRegister(void* address, size_t size, unsigned) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  return machine.memory.register_host(address, size)
+      ? cudaSuccess
+      : fail(cudaErrorHostMemoryAlreadyRegistered);
+}
+
+cudaError_t cudaHostUnregister(void* address) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  return machine.memory.unregister_host(address)
+      ? cudaSuccess
+      : fail(cudaErrorHostMemoryNotRegistered);
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(
+    cudaPointerAttributes* attributes,
+    const void* address) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  *attributes = cudaPointerAttributes{};
+  const Memory::Range* range = machine.memory.find(address);
+  attributes->type = range == nullptr ? cudaMemoryTypeUnregistered
+      : range->device < 0             ? cudaMemoryTypeHost
+                                      : cudaMemoryTypeDevice;
+  attributes->device = range == nullptr || range->device < 0
+      ? this_thread().device
+      : range->device;
+  auto* pointer = const_cast<void*>(address);
+  attributes->devicePointer = range == nullptr ? nullptr : pointer;
+  attributes->hostPointer =
+      range != nullptr && range->device < 0 ? pointer : nullptr;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(
+    void* to,
+    const void* from,
+    size_t size,
+    cudaMemcpyKind) {
+  return enqueue({to, from, 0, size, size, size, 1}, nullptr, true);
+}
+
+cudaError_t cudaMemcpyAsync(
+    void* to,
+    const void* from,
+    size_t size,
+    cudaMemcpyKind,
+    cudaStream_t stream) {
+  return enqueue({to, from, 0, size, size, size, 1}, stream, false);
+}
+
+cudaError_t cudaMemcpyPeerAsync(
+    void* to,
+    int,
+    const void* from,
+    int,
+    size_t size,
+    cudaStream_t stream) {
+  return enqueue({to, from, 0, size, size, size, 1}, stream, false);
+}
+
+cudaError_t cudaMemcpy2DAsync(
+    void* to,
+    size_t to_pitch,
+    const void* from,
+    size_t from_pitch,
+    size_t width,
+    size_t height,
+    cudaMemcpyKind,
+    cudaStream_t stream) {
+  return enqueue(
+      {to, from, 0, width, to_pitch, from_pitch, height}, stream, false);
+}
+
+cudaError_t cudaMemset(void* address, int value, size_t size) {
+  return enqueue(
+      {address, nullptr, static_cast<unsigned char>(value), size, size, 0, 1},
+      nullptr,
+      false);
+}
+
+cudaError_t cudaMemsetAsync(
+    void* address,
+    int value,
+    size_t size,
+    cudaStream_t stream) {
+  return enqueue(
+      {address, nullptr, static_cast<unsigned char>(value), size, size, 0, 1},
+      stream,
+      false);
+}
+
+void emulatedCudaMarkInUse(const void* address, size_t size) {
+  const Lock lock(Machine::get().mutex);
+  Machine::get().memory.mark_in_use(address, size);
+}
+
+void emulatedCudaMarkFree(const void* address, size_t size) {
+  const Lock lock(Machine::get().mutex);
+  Machine::get().memory.mark_free(address, size);
+}
+
+void emulatedCudaFailAllocations(int device, int skip, int count) {
+  const Lock lock(Machine::get().mutex);
+  Machine::get().memory.fail_allocations(device, skip, count);
+}
+
+size_t emulatedCudaAllocated(int device) {
+  const Lock lock(Machine::get().mutex);
+  return Machine::get().memory.allocated(device);
+}
+
+size_t emulatedCudaPeakAllocated(int device) {
+  const Lock lock(Machine::get().mutex);
+  return Machine::get().memory.peak(device);
+}
+
+#define REFUSE_VIRTUAL(condition) \
+  return (condition) ? cudaSuccess : fail(cudaErrorInvalidValue)
+
+cudaError_t emulatedCudaReserve(size_t size, void** address) {
+  const Lock lock(Machine::get().mutex);
+  *address = Machine::get().memory.reserve(size);
+  return *address == nullptr ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+cudaError_t emulatedCudaUnreserve(void* address, size_t size) {
+  const Lock lock(Machine::get().mutex);
+  REFUSE_VIRTUAL(Machine::get().memory.unreserve(address, size));
+}
+
+cudaError_t emulatedCudaCreate(int device, size_t size, uint64_t* handle) {
+  const Lock lock(Machine::get().mutex);
+  *handle = Machine::get().memory.create(device, size);
+  return *handle == 0 ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+cudaError_t emulatedCudaRelease(uint64_t handle) {
+  const Lock lock(Machine::get().mutex);
+  REFUSE_VIRTUAL(Machine::get().memory.release(handle));
+}
+
+cudaError_t emulatedCudaMap(void* address, size_t size, uint64_t handle) {
+  const Lock lock(Machine::get().mutex);
+  REFUSE_VIRTUAL(Machine::get().memory.map(address, size, handle));
+}
+
+cudaError_t emulatedCudaUnmap(void* address, size_t size) {
+  const Lock lock(Machine::get().mutex);
+  Machine::get().forget(address, size);
+  REFUSE_VIRTUAL(Machine::get().memory.unmap(address, size));
+}
+
+cudaError_t emulatedCudaAllowAccess(void* address, size_t size) {
+  const Lock lock(Machine::get().mutex);
+  REFUSE_VIRTUAL(Machine::get().memory.allow_access(address, size));
+}
+
+} // extern "C"

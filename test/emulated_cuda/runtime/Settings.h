@@ -1,0 +1,35 @@
+#pragma once
+
+#include "EmulatedCuda.h"
+
+namespace emulated_cuda {
+
+// How to treat an access to bytes whose last user was not waited for.
+enum class Races { Error, Warn, Ignore };
+
+// Read from the environment once, when first asked for. A value that cannot be
+// read ends the process with a message: there is nobody to raise an error yet.
+//
+//   EMULATED_CUDA_GPU         a100-40gb, h100-80gb, h200 or test (default)
+//   EMULATED_CUDA_DEVICES     how many (default 1, at most 16)
+//   EMULATED_CUDA_CAPACITY    bytes, or with a suffix KiB, MiB or GiB
+//                             (default: the GPU's)
+//   EMULATED_CUDA_TIMING      1: nothing is computed
+//   EMULATED_CUDA_RACES       error (default), warn or ignore
+//   EMULATED_CUDA_EVENT_LAG   how many queries an event that nobody waited for
+//                             answers with "not ready" (default 1)
+//   EMULATED_CUDA_LAUNCH_NS   what a launch costs the host, in timing mode
+//                             (default 5000)
+struct Settings {
+  EmulatedGpu gpu;
+  int devices;
+  size_t capacity;
+  bool timing;
+  Races races;
+  int event_lag;
+  double launch_ns;
+};
+
+const Settings& settings();
+
+} // namespace emulated_cuda
