@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .console import fail, say, step
-from .project import cache_dir, complete_or_absent, locked
+from .project import Project, cache_dir, complete_or_absent, locked
 
 # What the build compiles and links against; the rest of the wheel (two GB) is
 # copied from archive to archive without being unpacked.
@@ -109,9 +109,12 @@ def unpack_stock(wheel: Path) -> Path:
     return _unpack(wheel, "stock", _STOCK_PARTS) / "torch"
 
 
-def unpack_cuda(wheels: Iterable[Path]) -> list[Path]:
-    """The ``nvidia/*`` folders (include/, lib/) of CUDA component wheels."""
-    folders = [_unpack(wheel, "cuda", _CUDA_PARTS) for wheel in wheels]
+def fetch_cuda(project: Project, python: Interpreter) -> list[Path]:
+    """The ``nvidia/*`` folders (include/, lib/) of CUDA's headers and runtime."""
+    required = project.upstream["cuda_headers"]["requirements"]
+    folders = [
+        _unpack(fetch_wheel(name, python), "cuda", _CUDA_PARTS) for name in required
+    ]
     return [
         include.parent
         for folder in folders

@@ -71,3 +71,19 @@ def run(
         )
         fail(f"`{' '.join(map(str, command[:4]))}` failed: {said}")
     return done.stdout
+
+
+def run_compiler(command: list[str], *, progress: bool = False) -> None:
+    """Run a step of the compilation; show what it says if it fails, or, on a
+    terminal, its progress."""
+    if progress and sys.stderr.isatty():
+        failed = subprocess.run(command, stdout=sys.stderr).returncode != 0
+    else:
+        done = subprocess.run(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        failed = done.returncode != 0
+        if failed:
+            say(done.stdout[max(0, done.stdout.find("FAILED:")) :])
+    if failed:
+        fail(f"{command[0]} failed; its message is above")

@@ -96,7 +96,7 @@ class Environment:
         note.unlink(missing_ok=True)
         # After pip, too: a wheel of the same version is the same wheel to it.
         with step("update the environment"):
-            update_installed(wheel, self._site_packages())
+            update_installed(wheel, self.site_packages)
         note.write_text(
             json.dumps(
                 {
@@ -131,7 +131,8 @@ class Environment:
         files = ["test/requirements.txt"]
         return files + [pinned] if (self.project.root / pinned).is_file() else files
 
-    def _site_packages(self) -> Path:
+    @property
+    def site_packages(self) -> Path:
         return self.folder / f"lib/python{self.python.version}/site-packages"
 
 

@@ -19,8 +19,8 @@ from auditwheel.policy import WheelPolicies
 from elftools.elf.elffile import ELFFile
 
 from . import cpuinfo
-from .components import Interpreter, fetch_wheel, unpack_cuda, unpack_stock
-from .console import fail, say, step
+from .components import Interpreter, fetch_cuda, fetch_wheel, unpack_stock
+from .console import fail, run_compiler, step
 from .patchset import PatchSet
 from .project import Project, files_under
 from .series import PYTHON_FILE, series_hash
@@ -107,8 +107,7 @@ class Splice:
             "REMAT_PYTHON_SUFFIX": self.python.suffix,
         }
         if "c10_cuda" in self.rebuild:
-            required = self.project.upstream["cuda_headers"]["requirements"]
-            parts = unpack_cuda(fetch_wheel(name, self.python) for name in required)
+            parts = fetch_cuda(self.project, self.python)
             runtime = next(p for p in parts if p.name == "cuda_runtime")
             settings["REMAT_CUDA_INCLUDE"] = ";".join(f"{p}/include" for p in parts)
             settings["REMAT_CUDART"] = runtime / "lib/libcudart.so.12"
@@ -116,8 +115,8 @@ class Splice:
         folder = self.folder / "cmake"
         configure = ["cmake", "-G", "Ninja", "-S", source, "-B", folder]
         configure += [f"-D{name}={value}" for name, value in settings.items()]
-        _compiler([str(word) for word in configure])
-        _compiler(["ninja", "-C", str(folder), f"-j{self.jobs}"], progress=True)
+        run_compiler([str(word) for word in configure])
+        run_compiler(["ninja", "-C", str(folder), f"-j{self.jobs}"], progress=True)
 
     def _binaries(self) -> dict[str, Path]:
         """Name in the wheel -> file, of everything that was compiled."""
@@ -194,22 +193,6 @@ def _check_programs() -> None:
             fail(f"{program} is not installed (Debian: cmake, ninja-build)")
     if not shutil.which(os.environ.get("CXX", "c++")):
         fail("no C++ compiler found (Debian: g++); or set CXX")
-
-
-def _compiler(command: list[str], *, progress: bool = False) -> None:
-    """Run a step of the compilation; show what it says if it fails, or, on a
-    terminal, its progress."""
-    if progress and sys.stderr.isatty():
-        failed = subprocess.run(command, stdout=sys.stderr).returncode != 0
-    else:
-        done = subprocess.run(
-            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        failed = done.returncode != 0
-        if failed:
-            say(done.stdout[max(0, done.stdout.find("FAILED:")) :])
-    if failed:
-        fail(f"{command[0]} failed; its message is above")
 
 
 def platform_tag(binaries: Iterable[Path]) -> str:

@@ -289,6 +289,9 @@ cudaError_t Machine::end_capture(CUstream_st& stream, cudaGraph_t* graph) {
     return fail(cudaErrorStreamCaptureUnmatched, capture->invalid);
   }
   leave_capture(capture);
+  // PyTorch writes a graph's seeds on the stream that it captures, and again on
+  // the stream that it launches on, relying on the time in between.
+  host_.learn(stream.clock);
   if (!capture->invalid.empty()) {
     return fail(cudaErrorStreamCaptureInvalidated, capture->invalid);
   }

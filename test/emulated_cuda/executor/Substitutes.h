@@ -1,0 +1,33 @@
+#pragma once
+
+#include "Random.h"
+
+#include <ATen/core/stack.h>
+
+#include <string>
+
+namespace emulated_cuda {
+
+// What runs on the CPU in place of an op that only CUDA has, or that the CPU
+// has in another form. Takes the op's arguments, as CPU tensors over device
+// memory, from the stack and puts CPU results there.
+using Substitute = void (*)(torch::jit::Stack& stack, SeedAndOffset random);
+
+// Null if there is none for `name`, with its overload ("aten::add_.Tensor").
+Substitute substitute_for(const std::string& name);
+
+// Defined in Attention.cpp and Recurrent.cpp, for the table in Substitutes.cpp.
+void flash_attention(torch::jit::Stack& stack, SeedAndOffset random);
+void flash_attention_backward(torch::jit::Stack& stack, SeedAndOffset random);
+void efficient_attention(torch::jit::Stack& stack, SeedAndOffset random);
+void efficient_attention_backward(
+    torch::jit::Stack& stack,
+    SeedAndOffset random);
+void cudnn_rnn(torch::jit::Stack& stack, SeedAndOffset random);
+void cudnn_rnn_backward(torch::jit::Stack& stack, SeedAndOffset random);
+void fused_lstm_cell(torch::jit::Stack& stack, SeedAndOffset random);
+void fused_lstm_cell_backward(torch::jit::Stack& stack, SeedAndOffset random);
+void fused_gru_cell(torch::jit::Stack& stack, SeedAndOffset random);
+void fused_gru_cell_backward(torch::jit::Stack& stack, SeedAndOffset random);
+
+} // namespace emulated_cuda
