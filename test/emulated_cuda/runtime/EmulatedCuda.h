@@ -23,6 +23,8 @@ struct EmulatedGpu {
   double bandwidth; // bytes per second
   double flops_fp64, flops_fp32; // per second, without tensor cores
   double flops_tf32, flops_fp16; // per second, on tensor cores
+  double host_bandwidth; // bytes per second to and from the host, one way
+  double peer_bandwidth; // bytes per second to another device, one way
 };
 
 // Bytes that an op touches.
