@@ -70,6 +70,13 @@ class DeviceMemory {
   // of `owner` until it is freed; null: of nobody that can be evicted.
   virtual void set_owner(const void* address, void* owner) noexcept = 0;
 
+  // Gives memory that is cached but not in use back to the device.
+  virtual void release_free_memory() = 0;
+
+  // A stream of the device is being captured into a graph: nothing may be
+  // evicted or asked of events.
+  virtual bool is_capturing() const noexcept = 0;
+
   // The segments that matter for `request`. Takes the allocator's lock; the
   // engine's, if held, comes first.
   virtual std::vector<SegmentView> segments(

@@ -367,6 +367,10 @@ void Engine::storage_died(VersionId id) {
   state_.settle(garbage);
 }
 
+Bytes Engine::relieve_request(const MemoryRequest& request) noexcept {
+  return relieve_pressure(std::max(request.shortage, Bytes{1}));
+}
+
 Bytes Engine::relieve_pressure(Bytes wanted) noexcept {
   Garbage garbage;
   Lock lock(state_.mutex);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "DeviceMemory.h"
 #include "EngineState.h"
 #include "Export.h"
 #include "HistoryBound.h"
@@ -99,6 +100,10 @@ class REMAT_API Engine {
   // back, which may be fewer. Never replays, never throws.
   Bytes relieve_pressure(Bytes wanted) noexcept;
 
+  // The same for one allocation; returns the bytes given back. 0: nothing can
+  // be.
+  Bytes relieve_request(const MemoryRequest& request) noexcept;
+
   // --- storages met outside ops ---
 
   // A storage that no recorded op produced.
@@ -139,6 +144,8 @@ class REMAT_API Engine {
 
   Counters counters() const;
   void reset_counters();
+  // A measurement that was not there yet when the op was told of.
+  void note_cost(uint64_t signature, CostNs cost);
   void count_overhead(int64_t ns);
   void count_fault();
   void count_out_of_memory();

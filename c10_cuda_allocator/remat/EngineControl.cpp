@@ -47,6 +47,11 @@ void Engine::retire() {
   state_.unpin(pinned, garbage);
 }
 
+void Engine::note_cost(uint64_t signature, CostNs cost) {
+  const Lock lock(state_.mutex);
+  state_.costs.update(signature, cost);
+}
+
 void Engine::set_budget(Bytes budget) {
   const Lock lock(state_.mutex);
   state_.config.budget = budget;
