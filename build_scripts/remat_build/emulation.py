@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .components import Interpreter, fetch_cuda
-from .console import run_compiler, say, step
+from .console import fail, run_compiler, say, step
 from .project import Project, locked
 
 
@@ -29,7 +29,11 @@ class Emulation:
             _build(project, python, torch, folder)
         say(f"the CUDA device is emulated: {self._description()}")
         site = project.root / "test/emulated_cuda/site"
-        runtime = [folder / "libcudart.so.12", folder / "libcuda.so.1"]
+        # Before any of these names is looked up, so that the real ones never are.
+        names = ("libcudart.so.12", "libcuda.so.1", "libnvidia-ml.so.1")
+        runtime = [folder / name for name in names]
+        if set(str(folder)) & set(" :"):
+            fail(f"{folder}: LD_PRELOAD takes no path with a space or a colon")
         variables = {
             "EMULATED_CUDA_EXECUTOR": folder / "libemulated_cuda_executor.so",
             "EMULATED_CUDA_GPU": self.gpu,

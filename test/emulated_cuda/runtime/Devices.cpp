@@ -14,6 +14,62 @@ bool is_device(int device) {
   return device >= 0 && device < settings().devices;
 }
 
+struct KnownError {
+  cudaError_t code;
+  const char* name;
+  const char* text; // CUDA's own
+};
+
+#define ERROR(code, text) \
+  { code, #code, text }
+const KnownError kErrors[] = {
+    ERROR(cudaSuccess, "no error"),
+    ERROR(cudaErrorInvalidValue, "invalid argument"),
+    ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    ERROR(
+        cudaErrorIllegalState,
+        "the operation cannot be performed in the present state"),
+    ERROR(cudaErrorNotReady, "device not ready"),
+    ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    ERROR(
+        cudaErrorHostMemoryAlreadyRegistered,
+        "part or all of the requested memory range is already mapped"),
+    ERROR(
+        cudaErrorHostMemoryNotRegistered,
+        "pointer does not correspond to a registered memory region"),
+    ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+    ERROR(cudaErrorNotSupported, "operation not supported"),
+    ERROR(
+        cudaErrorStreamCaptureUnsupported,
+        "operation not permitted when stream is capturing"),
+    ERROR(
+        cudaErrorStreamCaptureInvalidated,
+        "operation failed due to a previous error during capture"),
+    ERROR(
+        cudaErrorStreamCaptureMerge,
+        "operation would result in a merge of separate capture sequences"),
+    ERROR(
+        cudaErrorStreamCaptureUnmatched,
+        "capture was not ended in the same stream as it began"),
+    ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+    ERROR(
+        cudaErrorStreamCaptureIsolation,
+        "dependency created on uncaptured work in another stream"),
+};
+#undef ERROR
+
+const KnownError* find(cudaError_t error) {
+  for (const KnownError& known : kErrors) {
+    if (known.code == error) {
+      return &known;
+    }
+  }
+  return nullptr;
+}
+
 } // namespace
 
 extern "C" {
@@ -32,7 +88,7 @@ const char* emulatedCudaReport(void) {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = settings().devices;
-  return cudaSuccess;
+  return *count > 0 ? cudaSuccess : fail(cudaErrorNoDevice);
 }
 
 cudaError_t cudaGetDevice(int* device) {
@@ -55,7 +111,6 @@ cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* prop, int device) {
   const EmulatedGpu& gpu = settings().gpu;
   *prop = cudaDeviceProp{};
   std::snprintf(prop->name, sizeof prop->name, "%s (emulated)", gpu.product);
-  std::memset(&prop->uuid, 0, sizeof prop->uuid);
   prop->uuid.bytes[15] = static_cast<char>(device);
   prop->totalGlobalMem = settings().capacity;
   prop->sharedMemPerBlock = 48 << 10;
@@ -77,7 +132,7 @@ cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* prop, int device) {
   prop->multiProcessorCount = gpu.multiprocessors;
   prop->canMapHostMemory = 1;
   prop->concurrentKernels = 1;
-  prop->pciDeviceID = device + 1;
+  prop->pciBusID = device + 1;
   prop->asyncEngineCount = 3;
   prop->unifiedAddressing = 1;
   prop->memoryBusWidth = 5120;
@@ -185,41 +240,20 @@ cudaError_t cudaPeekAtLastError(void) {
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-#define NAME(code) \
-  case code:       \
-    return #code
-    NAME(cudaSuccess);
-    NAME(cudaErrorInvalidValue);
-    NAME(cudaErrorMemoryAllocation);
-    NAME(cudaErrorInvalidDevice);
-    NAME(cudaErrorInvalidResourceHandle);
-    NAME(cudaErrorIllegalState);
-    NAME(cudaErrorNotReady);
-    NAME(cudaErrorIllegalAddress);
-    NAME(cudaErrorNotSupported);
-    NAME(cudaErrorStreamCaptureUnsupported);
-    NAME(cudaErrorStreamCaptureInvalidated);
-    NAME(cudaErrorStreamCaptureMerge);
-    NAME(cudaErrorStreamCaptureUnmatched);
-    NAME(cudaErrorStreamCaptureIsolation);
-    NAME(cudaErrorHostMemoryNotRegistered);
-#undef NAME
-  default:
-    return "cudaErrorUnknown";
-  }
+  const KnownError* known = find(error);
+  return known == nullptr ? "unrecognized error code" : known->name;
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  static thread_local std::string text;
-  text = error == cudaErrorMemoryAllocation ? "out of memory"
-                                            : cudaGetErrorName(error);
-  const std::string& report = this_thread().report;
-  if (error != cudaSuccess && error != cudaErrorNotReady &&
-      error != cudaErrorMemoryAllocation && !report.empty()) {
-    text += " (emulated CUDA: " + report + ")";
+  const KnownError* known = find(error);
+  const ThreadState& thread = this_thread();
+  const char* text = known == nullptr ? "unrecognized error code" : known->text;
+  if (error != thread.reported || thread.report.empty()) {
+    return text;
   }
-  return text.c_str();
+  static thread_local std::string longer;
+  longer = std::string(text) + " (emulated CUDA: " + thread.report + ")";
+  return longer.c_str();
 }
 
 cudaError_t cudaProfilerStart(void) {

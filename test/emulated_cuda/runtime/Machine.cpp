@@ -11,14 +11,11 @@ ThreadState& this_thread() {
   return state;
 }
 
-cudaError_t fail(cudaError_t error) {
-  this_thread().last_error = error;
-  return error;
-}
-
 cudaError_t fail(cudaError_t error, std::string report) {
   this_thread().report = std::move(report);
-  return fail(error);
+  this_thread().reported = error;
+  this_thread().last_error = error;
+  return error;
 }
 
 cudaError_t unsupported(const char* function) {
@@ -43,6 +40,7 @@ Machine::Machine() {
     default_streams_.push_back(std::make_unique<CUstream_st>(
         CUstream_st{device, streams_made_++, 0, cudaStreamDefault}));
   }
+  ended_.resize(settings().devices);
 }
 
 double Machine::host_ns() {
@@ -55,9 +53,9 @@ double Machine::host_ns() {
 }
 
 CUstream_st* Machine::stream(cudaStream_t handle) {
-  if (handle == nullptr || handle == cudaStreamLegacy ||
-      handle == cudaStreamPerThread) {
-    return default_stream(this_thread().device);
+  if (handle == nullptr || handle == cudaStreamLegacy) {
+    return default_streams_.empty() ? nullptr
+                                    : default_stream(this_thread().device);
   }
   for (const auto& stream : default_streams_) {
     if (stream.get() == handle) {
@@ -81,6 +79,10 @@ cudaError_t Machine::destroy_stream(cudaStream_t stream) {
   if (streams_.erase(stream) == 0) {
     return fail(cudaErrorInvalidResourceHandle);
   }
+  // Its work goes on.
+  Ended& ended = ended_[stream->device];
+  ended.clock.learn(stream->clock);
+  ended.at_ns = std::max(ended.at_ns, stream->now_ns);
   delete stream;
   return cudaSuccess;
 }
@@ -106,6 +108,15 @@ void Machine::order_with_default(CUstream_st& stream) {
   }
 }
 
+cudaError_t Machine::begin_launch(CUstream_st& stream, const char* what) {
+  if (stream.capture != nullptr) {
+    stream.capture->invalid = std::string(what) + " cannot be captured";
+    return fail(cudaErrorStreamCaptureUnsupported, stream.capture->invalid);
+  }
+  begin_work(stream);
+  return cudaSuccess;
+}
+
 void Machine::begin_work(CUstream_st& stream) {
   order_with_default(stream);
   stream.clock.learn(host_);
@@ -124,10 +135,13 @@ cudaError_t Machine::launch(
     const std::string& name,
     const EmulatedAccess* accesses,
     size_t count) {
-  begin_work(stream);
+  if (const auto error = begin_launch(stream, name.c_str())) {
+    return error;
+  }
   for (size_t i = 0; i < count; ++i) {
     const EmulatedAccess& access = accesses[i];
-    const std::string problem = memory.check(access.address, access.size);
+    const std::string problem =
+        memory.check(access.address, access.size, this_thread().is_replaying);
     if (!problem.empty()) {
       return fail(
           cudaErrorIllegalAddress,
@@ -186,6 +200,11 @@ cudaError_t Machine::wait(CUstream_st& stream, const CUevent_st& event) {
     }
     stream.capture = event.capture; // joins the capture
     return cudaSuccess;
+  }
+  if (event.capture != nullptr) {
+    return fail(
+        cudaErrorInvalidValue,
+        "waits for an event of a capture that has ended");
   }
   if (stream.capture != nullptr) {
     stream.capture->invalid = "waits for an event from outside the capture";
@@ -249,6 +268,8 @@ void Machine::synchronize_device(int device) {
       synchronize(*stream);
     }
   }
+  host_.learn(ended_[device].clock);
+  host_ns_ = std::max(host_ns_, ended_[device].at_ns);
 }
 
 cudaError_t Machine::begin_capture(

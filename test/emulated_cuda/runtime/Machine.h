@@ -132,11 +132,19 @@ class Machine {
   // Takes part in the rules of the legacy default stream, before and after
   // something is enqueued on `stream`.
   void order_with_default(CUstream_st& stream);
+  // Of what a capture cannot have.
+  cudaError_t begin_launch(CUstream_st& stream, const char* what);
   void begin_work(CUstream_st& stream);
   void leave_capture(const std::shared_ptr<Capture>& capture);
 
   std::vector<std::unique_ptr<CUstream_st>> default_streams_; // by device
   std::set<CUstream_st*> streams_;
+  // What destroyed streams had been given to do, by device.
+  struct Ended {
+    Clock clock;
+    double at_ns = 0;
+  };
+  std::vector<Ended> ended_;
   int streams_made_ = 0;
   AccessHistory history_;
   Clock host_; // what the host has waited for
@@ -150,13 +158,16 @@ struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  bool is_replaying = false; // within cudaGraphLaunch
+  // What was wrong when the call that returned `reported` failed.
   std::string report;
+  cudaError_t reported = cudaSuccess;
 };
 ThreadState& this_thread();
 
 // Remembers `error` as CUDA does, for cudaGetLastError, and returns it.
-cudaError_t fail(cudaError_t error);
-cudaError_t fail(cudaError_t error, std::string report);
+// The report says what CUDA's own text for the error does not.
+cudaError_t fail(cudaError_t error, std::string report = "");
 // `function` is not emulated: says so once on stderr.
 cudaError_t unsupported(const char* function);
 

@@ -14,6 +14,8 @@ namespace {
 
 // Addresses a device's arena has for each byte of its capacity.
 constexpr size_t kAddressesPerByte = 64;
+// And all of them, at most: half of what a process can have.
+constexpr size_t kMostAddresses = size_t{64} << 40;
 constexpr unsigned char kPoison = 0xFB; // a NaN in every floating-point type
 
 uintptr_t address_of(const void* pointer) {
@@ -24,10 +26,17 @@ size_t rounded_up(size_t size) {
   return (size + Memory::kPage - 1) / Memory::kPage * Memory::kPage;
 }
 
+// Fresh bytes hold no zeros that a program could come to rely on.
 void make_accessible(void* address, size_t size) {
-  if (!settings().timing) {
-    mprotect(address, size, PROT_READ | PROT_WRITE);
+  if (settings().timing) {
+    return;
   }
+  if (mprotect(address, size, PROT_READ | PROT_WRITE) != 0) {
+    std::fprintf(
+        stderr, "emulated CUDA: the host has no %zu bytes for it\n", size);
+    std::_Exit(2);
+  }
+  std::memset(address, kPoison, size);
 }
 
 // The bytes are gone, and touching them is a segmentation fault.
@@ -44,8 +53,9 @@ void make_unreadable(void* address, size_t size) {
 } // namespace
 
 Memory::Memory() : devices_(settings().devices) {
+  const size_t wanted = settings().capacity * settings().devices;
   arena_size_ =
-      rounded_up(settings().capacity * kAddressesPerByte * settings().devices);
+      rounded_up(std::min(wanted * kAddressesPerByte, kMostAddresses) + kPage);
   void* arena = mmap(
       nullptr,
       arena_size_,
@@ -172,6 +182,9 @@ bool Memory::free_host(void* address) {
 }
 
 bool Memory::register_host(void* address, size_t size) {
+  if (find(address) != nullptr) {
+    return false;
+  }
   return ranges_.emplace(address_of(address), Range{size, -1, Kind::Host})
       .second;
 }
@@ -195,7 +208,8 @@ void* Memory::reserve(size_t size) {
 
 bool Memory::unreserve(void* address, size_t size) {
   const auto it = reserved_.find(address_of(address));
-  if (it == reserved_.end() || it->second != rounded_up(size)) {
+  if (it == reserved_.end() || it->second != rounded_up(size) ||
+      overlaps_range(address, size)) {
     return false;
   }
   reserved_.erase(it);
@@ -204,7 +218,7 @@ bool Memory::unreserve(void* address, size_t size) {
 }
 
 uint64_t Memory::create(int device, size_t size) {
-  if (!take(device, size)) {
+  if (size == 0 || size % kPage != 0 || !take(device, size)) {
     return 0;
   }
   physical_.emplace(++last_handle_, Physical{size, device, false, nullptr});
@@ -228,7 +242,8 @@ bool Memory::map(void* address, size_t size, uint64_t handle) {
   const auto it = physical_.find(handle);
   // One place at a time: the bytes are the process's own, not shared.
   if (it == physical_.end() || it->second.size != size ||
-      it->second.mapped_at != nullptr || !is_device_address(address)) {
+      it->second.mapped_at != nullptr || !is_reserved(address, size) ||
+      overlaps_range(address, size)) {
     return false;
   }
   it->second.mapped_at = address;
@@ -271,8 +286,13 @@ bool Memory::unmap(void* address, size_t size) {
 }
 
 bool Memory::allow_access(void* address, size_t size) {
-  if (find(address) == nullptr) {
-    return false;
+  const uintptr_t end = address_of(address) + size;
+  for (uintptr_t at = address_of(address); at < end;) {
+    const auto range = ranges_.find(at);
+    if (range == ranges_.end() || range->second.kind != Kind::Virtual) {
+      return false;
+    }
+    at += range->second.size;
   }
   make_accessible(address, size);
   return true;
@@ -293,7 +313,20 @@ const Memory::Range* Memory::find(const void* address, uintptr_t* begin) const {
   return &it->second;
 }
 
-std::string Memory::check(const void* address, size_t size) const {
+bool Memory::is_reserved(const void* address, size_t size) const {
+  auto it = reserved_.upper_bound(address_of(address));
+  return it != reserved_.begin() &&
+      address_of(address) + size <= (--it)->first + it->second;
+}
+
+bool Memory::overlaps_range(const void* address, size_t size) const {
+  const auto it = ranges_.lower_bound(address_of(address));
+  return find(address) != nullptr ||
+      (it != ranges_.end() && it->first < address_of(address) + size);
+}
+
+std::string Memory::check(const void* address, size_t size, bool is_replay)
+    const {
   if (size == 0 || !is_device_address(address)) {
     return "";
   }
@@ -309,7 +342,7 @@ std::string Memory::check(const void* address, size_t size) const {
     }
     at = begin + range->size;
   }
-  if (poisoned_.overlaps(address_of(address), end)) {
+  if (!is_replay && poisoned_.overlaps(address_of(address), end)) {
     text << "some of the " << size << " bytes at " << address
          << " belong to a block that was freed";
   }

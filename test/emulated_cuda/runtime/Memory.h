@@ -49,8 +49,9 @@ class Memory {
   // The allocation that holds `address`; null if there is none.
   const Range* find(const void* address, uintptr_t* begin = nullptr) const;
   // Says what is wrong with [address, address + size) where it touches device
-  // memory; empty: nothing is.
-  std::string check(const void* address, size_t size) const;
+  // memory; empty: nothing is. The replay of a graph may touch blocks that are
+  // free: its private pool keeps them for it.
+  std::string check(const void* address, size_t size, bool is_replay) const;
 
   void mark_in_use(const void* address, size_t size);
   void mark_free(const void* address, size_t size);
@@ -82,6 +83,8 @@ class Memory {
   void* take_addresses(size_t size);
   void return_addresses(void* address, size_t size);
   bool is_device_address(const void* address) const;
+  bool is_reserved(const void* address, size_t size) const;
+  bool overlaps_range(const void* address, size_t size) const;
 
   uintptr_t arena_ = 0; // addresses of device memory
   size_t arena_size_ = 0;

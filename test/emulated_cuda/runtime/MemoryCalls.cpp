@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 using namespace emulated_cuda;
 
@@ -11,11 +12,29 @@ namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
-constexpr double kHostLinkBandwidth = 25e9; // PCIe 4.0 x16, as measured
-
-bool is_on_device(const void* address) {
+// -1: the host.
+int device_of(const void* address) {
   const Memory::Range* range = Machine::get().memory.find(address);
-  return range != nullptr && range->device >= 0;
+  return range == nullptr ? -1 : range->device;
+}
+
+// Whether it goes where `kind` says.
+bool is_of_kind(const void* to, const void* from, cudaMemcpyKind kind) {
+  const bool to_device = device_of(to) >= 0;
+  const bool from_device = device_of(from) >= 0;
+  switch (kind) {
+  case cudaMemcpyHostToHost:
+    return !to_device && !from_device;
+  case cudaMemcpyHostToDevice:
+    return to_device && !from_device;
+  case cudaMemcpyDeviceToHost:
+    return !to_device && from_device;
+  case cudaMemcpyDeviceToDevice:
+    return to_device && from_device;
+  case cudaMemcpyDefault:
+    return true;
+  }
+  return false;
 }
 
 struct Copy {
@@ -24,44 +43,65 @@ struct Copy {
   unsigned char value;
   size_t size;
   size_t to_pitch, from_pitch, height; // `size` is of a row
+
+  char* to_row(size_t row) const {
+    return static_cast<char*>(to) + row * to_pitch;
+  }
+  const char* from_row(size_t row) const {
+    return static_cast<const char*>(from) + row * from_pitch;
+  }
 };
+
+// Before the host has its memory for itself again, the devices are waited for.
+void forget_host(const void* address) {
+  Machine& machine = Machine::get();
+  const Memory::Range* range = machine.memory.find(address);
+  if (range == nullptr) {
+    return;
+  }
+  for (int device = 0; device < settings().devices; ++device) {
+    machine.synchronize_device(device);
+  }
+  machine.forget(address, range->size);
+}
 
 // Needs the lock.
 cudaError_t perform(const Copy& copy, CUstream_st& stream) {
   Machine& machine = Machine::get();
-  const bool to_device = is_on_device(copy.to);
-  const bool from_device = copy.from != nullptr && is_on_device(copy.from);
+  const int to_device = device_of(copy.to);
+  const int from_device = copy.from == nullptr ? -1 : device_of(copy.from);
+  const bool touches_device = to_device >= 0 || from_device >= 0;
   const size_t rows = copy.height;
-  const size_t to_span = (rows - 1) * copy.to_pitch + copy.size;
-  const size_t from_span = (rows - 1) * copy.from_pitch + copy.size;
-  const EmulatedAccess accesses[] = {
-      {copy.to, to_span, 1}, {copy.from, from_span, 0}};
+  std::vector<EmulatedAccess> accesses;
+  for (size_t row = 0; row < rows; ++row) {
+    accesses.push_back({copy.to_row(row), copy.size, 1});
+    if (copy.from != nullptr) {
+      accesses.push_back({copy.from_row(row), copy.size, 0});
+    }
+  }
   const char* name = copy.from == nullptr ? "memset" : "memcpy";
   const cudaError_t error =
-      machine.launch(stream, name, accesses, copy.from == nullptr ? 1 : 2);
+      machine.launch(stream, name, accesses.data(), accesses.size());
   if (error != cudaSuccess) {
     return error;
   }
-  if (settings().timing && from_device && !to_device) {
+  if (settings().timing && from_device >= 0 && to_device < 0) {
     return fail(
         cudaErrorNotSupported,
         "device memory has no bytes in timing mode: nothing can be copied to "
         "the host");
   }
-  const double bandwidth = to_device && (from_device || copy.from == nullptr)
-      ? settings().gpu.bandwidth / 2
-      : kHostLinkBandwidth;
-  const bool touches_device = to_device || from_device;
+  const EmulatedGpu& gpu = settings().gpu;
+  const double bandwidth = copy.from == nullptr ? gpu.bandwidth
+      : to_device < 0 || from_device < 0        ? gpu.host_bandwidth
+      : to_device != from_device                ? gpu.peer_bandwidth
+                                                : gpu.bandwidth / 2;
   if (!settings().timing || !touches_device) {
     for (size_t row = 0; row < rows; ++row) {
-      auto* to = static_cast<char*>(copy.to) + row * copy.to_pitch;
       if (copy.from == nullptr) {
-        std::memset(to, copy.value, copy.size);
+        std::memset(copy.to_row(row), copy.value, copy.size);
       } else {
-        std::memmove(
-            to,
-            static_cast<const char*>(copy.from) + row * copy.from_pitch,
-            copy.size);
+        std::memmove(copy.to_row(row), copy.from_row(row), copy.size);
       }
     }
   }
@@ -79,12 +119,20 @@ void destroy_copy(void* closure) {
   delete static_cast<Copy*>(closure);
 }
 
-cudaError_t enqueue(const Copy& copy, cudaStream_t handle, bool wait) {
+cudaError_t enqueue(
+    const Copy& copy,
+    cudaStream_t handle,
+    bool wait,
+    cudaMemcpyKind kind = cudaMemcpyDefault) {
   if (copy.size == 0 || copy.height == 0) {
     return cudaSuccess;
   }
   Machine& machine = Machine::get();
   const Lock lock(machine.mutex);
+  if (!is_of_kind(copy.to, copy.from, kind)) {
+    return fail(
+        cudaErrorInvalidValue, "a copy of another kind than its addresses");
+  }
   CUstream_st* stream = machine.stream(handle);
   if (stream == nullptr) {
     return fail(cudaErrorInvalidResourceHandle);
@@ -126,6 +174,9 @@ cudaError_t cudaMalloc(void** address, size_t size) {
   if (const auto error = machine.forbid_in_capture("cudaMalloc")) {
     return error;
   }
+  if (settings().devices == 0) {
+    return fail(cudaErrorNoDevice);
+  }
   *address = machine.memory.allocate(this_thread().device, size);
   return *address == nullptr ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -140,10 +191,10 @@ cudaError_t cudaFree(void* address) {
     return error;
   }
   const Memory::Range* range = machine.memory.find(address);
-  if (range == nullptr) {
+  if (range == nullptr || range->kind != Memory::Kind::Device) {
     return fail(cudaErrorInvalidValue, "cudaFree of what is not allocated");
   }
-  machine.synchronize_device(std::max(range->device, 0));
+  machine.synchronize_device(range->device);
   machine.forget(address, range->size);
   return machine.memory.free(address) ? cudaSuccess
                                       : fail(cudaErrorInvalidValue);
@@ -152,6 +203,9 @@ cudaError_t cudaFree(void* address) {
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   Machine& machine = Machine::get();
   const Lock lock(machine.mutex);
+  if (settings().devices == 0) {
+    return fail(cudaErrorNoDevice);
+  }
   *total = settings().capacity;
   *free = *total - machine.memory.allocated(this_thread().device);
   return cudaSuccess;
@@ -167,8 +221,10 @@ cudaError_t cudaHostAlloc(void** address, size_t size, unsigned) {
 cudaError_t cudaFreeHost(void* address) {
   Machine& machine = Machine::get();
   const Lock lock(machine.mutex);
-  return machine.memory.free_host(address) ? cudaSuccess
-                                           : fail(cudaErrorInvalidValue);
+  forget_host(address);
+  return address == nullptr || machine.memory.free_host(address)
+      ? cudaSuccess
+      : fail(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostRegister(void* address, size_t size, unsigned) {
@@ -182,6 +238,7 @@ cudaError_t cudaHostRegister(void* address, size_t size, unsigned) {
 cudaError_t cudaHostUnregister(void* address) {
   Machine& machine = Machine::get();
   const Lock lock(machine.mutex);
+  forget_host(address);
   return machine.memory.unregister_host(address)
       ? cudaSuccess
       : fail(cudaErrorHostMemoryNotRegistered);
@@ -216,17 +273,17 @@ cudaError_t cudaMemcpy(
     void* to,
     const void* from,
     size_t size,
-    cudaMemcpyKind) {
-  return enqueue({to, from, 0, size, size, size, 1}, nullptr, true);
+    cudaMemcpyKind kind) {
+  return enqueue({to, from, 0, size, size, size, 1}, nullptr, true, kind);
 }
 
 cudaError_t cudaMemcpyAsync(
     void* to,
     const void* from,
     size_t size,
-    cudaMemcpyKind,
+    cudaMemcpyKind kind,
     cudaStream_t stream) {
-  return enqueue({to, from, 0, size, size, size, 1}, stream, false);
+  return enqueue({to, from, 0, size, size, size, 1}, stream, false, kind);
 }
 
 cudaError_t cudaMemcpyPeerAsync(
@@ -246,10 +303,10 @@ cudaError_t cudaMemcpy2DAsync(
     size_t from_pitch,
     size_t width,
     size_t height,
-    cudaMemcpyKind,
+    cudaMemcpyKind kind,
     cudaStream_t stream) {
   return enqueue(
-      {to, from, 0, width, to_pitch, from_pitch, height}, stream, false);
+      {to, from, 0, width, to_pitch, from_pitch, height}, stream, false, kind);
 }
 
 cudaError_t cudaMemset(void* address, int value, size_t size) {
@@ -310,6 +367,9 @@ cudaError_t emulatedCudaUnreserve(void* address, size_t size) {
 }
 
 cudaError_t emulatedCudaCreate(int device, size_t size, uint64_t* handle) {
+  if (device < 0 || device >= settings().devices) {
+    return fail(cudaErrorInvalidDevice);
+  }
   const Lock lock(Machine::get().mutex);
   *handle = Machine::get().memory.create(device, size);
   return *handle == 0 ? fail(cudaErrorMemoryAllocation) : cudaSuccess;

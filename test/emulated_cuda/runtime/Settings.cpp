@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <string>
 
 namespace emulated_cuda {
@@ -13,7 +14,8 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kGiB = size_t{1} << 30;
 
 // From NVIDIA's data sheets of the A100 (SXM, 40 GB), H100 (SXM) and H200
-// (SXM). `test` is a small GPU that does not exist.
+// (SXM); the links are PCIe 4.0 or 5.0 x16 at what it gives in practice, and
+// NVLink one way. `test` is a small GPU that does not exist.
 const EmulatedGpu kGpus[] = {
     {"test",
      "Emulated test GPU",
@@ -25,7 +27,9 @@ const EmulatedGpu kGpus[] = {
      5e12,
      10e12,
      80e12,
-     160e12},
+     160e12,
+     25e9,
+     50e9},
     {"a100-40gb",
      "NVIDIA A100-SXM4-40GB",
      40 * kGiB,
@@ -36,7 +40,9 @@ const EmulatedGpu kGpus[] = {
      9.7e12,
      19.5e12,
      156e12,
-     312e12},
+     312e12,
+     25e9,
+     300e9},
     {"h100-80gb",
      "NVIDIA H100 80GB HBM3",
      80 * kGiB,
@@ -47,7 +53,9 @@ const EmulatedGpu kGpus[] = {
      34e12,
      67e12,
      494.7e12,
-     989.4e12},
+     989.4e12,
+     50e9,
+     450e9},
     {"h200",
      "NVIDIA H200",
      141 * 1000 * 1000 * size_t{1000},
@@ -58,7 +66,9 @@ const EmulatedGpu kGpus[] = {
      34e12,
      67e12,
      494.7e12,
-     989.4e12},
+     989.4e12,
+     50e9,
+     450e9},
 };
 
 [[noreturn]] void refuse(
@@ -144,11 +154,38 @@ Races read_races() {
   return Races::Ignore;
 }
 
+// As CUDA counts them: up to the first that does not exist.
+int visible_of(int devices) {
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (list == nullptr) {
+    return devices;
+  }
+  std::set<long> seen;
+  for (const char* at = list; *at != '\0';) {
+    char* end = nullptr;
+    const long number = std::strtol(at, &end, 10);
+    if (std::strncmp(at, "GPU-", 4) == 0 || std::strncmp(at, "MIG-", 4) == 0) {
+      refuse("CUDA_VISIBLE_DEVICES", list, "device numbers");
+    }
+    if (end == at || number < 0 || number >= devices) {
+      break;
+    }
+    if (!seen.insert(number).second) {
+      return 0;
+    }
+    at = *end == ',' ? end + 1 : end;
+    if (at == end && *end != '\0') {
+      break;
+    }
+  }
+  return static_cast<int>(seen.size());
+}
+
 Settings read() {
   Settings result{};
   result.gpu = read_gpu();
-  result.devices =
-      static_cast<int>(read_number("EMULATED_CUDA_DEVICES", "1", 1, 16));
+  result.devices = visible_of(
+      static_cast<int>(read_number("EMULATED_CUDA_DEVICES", "1", 1, 16)));
   result.capacity = read_capacity(result.gpu.memory);
   result.timing = read_number("EMULATED_CUDA_TIMING", "0", 0, 1) != 0;
   result.races = read_races();

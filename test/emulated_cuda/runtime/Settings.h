@@ -9,6 +9,7 @@ enum class Races { Error, Warn, Ignore };
 
 // Read from the environment once, when first asked for. A value that cannot be
 // read ends the process with a message: there is nobody to raise an error yet.
+// CUDA_VISIBLE_DEVICES counts too; all devices are alike.
 //
 //   EMULATED_CUDA_GPU         a100-40gb, h100-80gb, h200 or test (default)
 //   EMULATED_CUDA_DEVICES     how many (default 1, at most 16)

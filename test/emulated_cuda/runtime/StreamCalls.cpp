@@ -39,6 +39,26 @@ cudaError_t on_stream_of_host(
   });
 }
 
+// The nodes of a graph run; they may throw.
+class Replay {
+ public:
+  Replay() : error_before_(this_thread().last_error) {
+    this_thread().is_replaying = true;
+    this_thread().last_error = cudaSuccess;
+  }
+  ~Replay() {
+    this_thread().is_replaying = false;
+    if (this_thread().last_error == cudaSuccess) {
+      this_thread().last_error = error_before_;
+    }
+  }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+ private:
+  cudaError_t error_before_;
+};
+
 } // namespace
 
 extern "C" {
@@ -114,12 +134,7 @@ cudaError_t cudaLaunchHostFunc(
     void* argument) {
   const cudaError_t error =
       on_stream(handle, [](Machine& machine, CUstream_st& stream) {
-        if (stream.capture != nullptr) {
-          stream.capture->invalid = "host functions cannot be captured";
-          return fail(
-              cudaErrorStreamCaptureUnsupported, stream.capture->invalid);
-        }
-        return machine.launch(stream, "host function", nullptr, 0);
+        return machine.launch(stream, "a host function", nullptr, 0);
       });
   if (error == cudaSuccess) {
     function(argument);
@@ -350,11 +365,23 @@ cudaError_t cudaGraphGetNodes(
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  for (const auto& node : exec->nodes) {
-    node->run(node->closure, stream);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
+  const cudaError_t error =
+      on_stream(handle, [](Machine& machine, CUstream_st& stream) {
+        return machine.launch(stream, "a graph", nullptr, 0);
+      });
+  if (error != cudaSuccess) {
+    return error;
   }
-  return this_thread().last_error;
+  // Nodes report as launches do; an earlier error is not theirs.
+  const Replay replay;
+  for (const auto& node : exec->nodes) {
+    node->run(node->closure, handle);
+    if (this_thread().last_error != cudaSuccess) {
+      return this_thread().last_error;
+    }
+  }
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
