@@ -15,6 +15,9 @@ struct MemoryRequest {
   Bytes size = 0; // of the block, as the allocator rounds it
   // Bytes by which usage would pass the limit with a new segment for it.
   Bytes shortage = 0;
+  // Reserved, but in use by nobody. If `size` is less, only fragmentation
+  // stands in the way.
+  Bytes unused = 0;
   // What the allocator needs to tell which blocks could serve the request.
   const void* allocator_key = nullptr;
 };
@@ -62,12 +65,12 @@ class DeviceMemory {
   virtual void reset_peak() noexcept = 0;
 
   // At most `limit` bytes are in use from now on: `handler`, which must outlive
-  // the limit, is asked before that would be passed. Config::kUnlimited and a
-  // null handler turn the check off.
+  // the limit, is asked before that would be passed, and when the device itself
+  // has no more. A null handler turns both off.
   virtual void set_limit(Bytes limit, PressureHandler* handler) noexcept = 0;
 
   // The block at `address`, which the allocator has given out, holds the bytes
-  // of `owner` until it is freed; null: of nobody that can be evicted.
+  // of `owner` until it is freed or that is taken back with null.
   virtual void set_owner(const void* address, void* owner) noexcept = 0;
 
   // Gives memory that is cached but not in use back to the device.

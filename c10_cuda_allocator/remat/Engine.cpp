@@ -368,7 +368,14 @@ void Engine::storage_died(VersionId id) {
 }
 
 Bytes Engine::relieve_request(const MemoryRequest& request) noexcept {
-  return relieve_pressure(std::max(request.shortage, Bytes{1}));
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  if (state_.trace.is_on()) {
+    state_.trace.pressure(request.shortage);
+  }
+  state_.policy->on_residual(0, state_.config.budget);
+  const Bytes freed = evictor_.evict_for(request);
+  return freed > 0 ? freed : cutter_.release_held(request.size, garbage);
 }
 
 Bytes Engine::relieve_pressure(Bytes wanted) noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "DeviceMemory.h"
 #include "graph/OpGraph.h"
 
 #include <memory>
@@ -41,6 +42,11 @@ class DevicePort {
  public:
   virtual ~DevicePort() = default;
   virtual Bytes usage() const = 0;
+  // See DeviceMemory::segments; none where blocks have no neighbors.
+  virtual std::vector<SegmentView> segments(
+      const MemoryRequest& /*request*/) const {
+    return {};
+  }
 };
 
 // One op to run again. What it points to stays valid and, but for the inputs

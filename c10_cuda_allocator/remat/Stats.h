@@ -11,6 +11,9 @@ namespace c10::remat {
 struct Counters {
   uint64_t ops_captured = 0;
   uint64_t evictions = 0;
+  // Of those, for a request that the free bytes of the device would have served
+  // had they been in one place.
+  uint64_t fragmentation_evictions = 0;
   uint64_t replays = 0; // op records run again
   CostNs recompute_ns = 0; // their recompute cost
   int64_t overhead_ns = 0; // time in remat outside ops and replays

@@ -1,5 +1,7 @@
 #include "Evictor.h"
 
+#include "WindowChooser.h"
+
 #include <algorithm>
 #include <vector>
 
@@ -50,6 +52,71 @@ Bytes Evictor::evict_reserved(Bytes wanted) noexcept {
     } else {
       state_.release_bytes(victim);
     }
+  }
+  return freed;
+}
+
+// Note [The price of a window]
+// What evicting a block costs is its score, which policies give per byte, times
+// its bytes. Versions that a replay under way will read are left alone here, as
+// they are in VictimIndex::choose.
+Bytes Evictor::evict_windows(
+    const MemoryRequest& request,
+    const std::vector<SegmentView>& segments,
+    bool allow_locked) noexcept {
+  const OpGraph& graph = state_.graph;
+  const auto version_of = [&](const BlockView& block) {
+    return block.owner == nullptr ? VersionId{}
+                                  : state_.storage.version_of(block.owner);
+  };
+  const auto price = [&](const BlockView& block) {
+    if (block.free) {
+      return 0.0;
+    }
+    const VersionId id = version_of(block);
+    if (!id || !graph.is_evictable(id) || graph[id].reservations != 0 ||
+        (!allow_locked && state_.policy->is_locked(graph, id))) {
+      return PricedBlock::kBlocked;
+    }
+    return state_.index->score(id, state_.now) *
+        static_cast<double>(graph[id].size);
+  };
+  std::vector<PricedSegment> priced;
+  for (const SegmentView& segment : segments) {
+    PricedSegment& entry = priced.emplace_back();
+    entry.serves_request = segment.serves_request;
+    entry.releasable = segment.releasable;
+    for (const BlockView& block : segment.blocks) {
+      entry.blocks.push_back({block.size, price(block)});
+    }
+  }
+  Bytes freed = 0;
+  for (const Window& window :
+       choose_windows(priced, request.size, request.shortage)) {
+    for (size_t i = window.first; i < window.end; ++i) {
+      const BlockView& block = segments[window.segment].blocks[i];
+      if (!block.free) {
+        state_.evict(version_of(block));
+        freed += block.size;
+      }
+    }
+  }
+  return freed;
+}
+
+Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
+  const std::vector<SegmentView> segments = state_.device.segments(request);
+  const uint64_t before = state_.counters.evictions;
+  Bytes freed = 0;
+  for (const bool allow_locked : {false, true}) {
+    freed = freed > 0 ? freed : evict_windows(request, segments, allow_locked);
+  }
+  if (freed == 0) {
+    freed = evict_bytes(std::max(request.shortage, Bytes{1}));
+  }
+  if (request.unused >= request.size) {
+    state_.counters.fragmentation_evictions +=
+        state_.counters.evictions - before;
   }
   return freed;
 }

@@ -51,6 +51,11 @@ class VictimIndex {
   // The same by looking at every version: exact, and slow.
   VersionId choose_exact(Ticks now, bool allow_locked) const;
 
+  // The score of `id`, which is evictable.
+  double score(VersionId id, Ticks now) const {
+    return score(id, policy_.weight(graph_, id), now);
+  }
+
   size_t size() const {
     return size_;
   }

@@ -1,0 +1,336 @@
+#pragma once
+
+#include <c10/remat/Config.h>
+#include <c10/remat/DeviceMemory.h>
+
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace c10::remat {
+
+// The caching allocator of one CUDA device as the engine sees it, and what the
+// patched allocator calls. `Allocator` is DeviceCachingAllocator, a class that
+// only its own source file knows, which makes this its friend.
+//
+// Note [Asking for relief]
+// Evicting gives blocks back through the allocator while the engine's lock is
+// held, so the engine's lock comes before the allocator's. malloc() therefore
+// asks with its lock dropped and looks at everything again when it has it back.
+//
+// Note [Two kinds of segments]
+// What can be evicted is allocated from two more pools, so that windows are not
+// cut in pieces by parameters and other bytes that stay. The allocator's own
+// pools serve everything else, and everything while remat is off.
+template <class Allocator>
+class CudaMemory final : public DeviceMemory {
+ public:
+  explicit CudaMemory(Allocator& allocator) : allocator_(allocator) {}
+  ~CudaMemory() override {
+    if (device_ >= 0) {
+      register_cuda_memory(device_, nullptr);
+    }
+  }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+
+  void register_as(int device) {
+    device_ = device;
+    register_cuda_memory(device, this);
+  }
+
+  // --- what the allocator calls, with its lock held ---
+
+  // No free block serves `params`. Makes room for it if it would not fit in the
+  // limit, or, if `device_is_full`, whatever the limit. Returns whether
+  // `params` has a block now. Drops `lock` meanwhile.
+  template <class Params, class Lock, class Context>
+  bool make_room(
+      Params& params,
+      Lock& lock,
+      const Context& context,
+      bool device_is_full) {
+    if (handler_ == nullptr) {
+      return false;
+    }
+    while (allocator_.captures_underway.empty()) {
+      const Bytes growth = growth_of(params.alloc_size);
+      const Bytes shortage = shortage_of(growth);
+      if (shortage == 0 && !device_is_full) {
+        return false; // may grow
+      }
+      if (release_segments(device_is_full ? growth : shortage, context)) {
+        if (!device_is_full) {
+          return false;
+        }
+        if (allocator_.alloc_block(params, true, context, lock)) {
+          return true;
+        }
+      }
+      MemoryRequest request;
+      request.size = params.size();
+      request.shortage = device_is_full ? growth : shortage;
+      request.unused = unused();
+      request.allocator_key = &params;
+      PressureHandler* handler = handler_;
+      lock.unlock();
+      const bool relieved = handler->relieve(request);
+      lock.lock();
+      if (allocator_.captures_underway.empty()) {
+        // Blocks that other streams have used are free when those are done.
+        allocator_.process_events(context);
+      }
+      if (allocator_.get_free_block(params)) {
+        return true;
+      }
+      if (relieved) {
+        continue;
+      }
+      allocator_.synchronize_and_free_events(context);
+      return allocator_.get_free_block(params) || use_other_placement(params);
+    }
+    return false;
+  }
+
+  // `growth` bytes more would be above the limit.
+  bool refuses(size_t growth) const {
+    return C10_UNLIKELY(handler_ != nullptr) &&
+        shortage_of(growth_of(growth)) > 0;
+  }
+
+  // The pool for `size` bytes in which only evictable bytes lie; null while
+  // the allocator's own are to be used.
+  template <class Pool>
+  Pool* pool_for(bool is_small, Pool& small, Pool& large) const {
+    return C10_UNLIKELY(handler_ != nullptr) &&
+            placement() == Placement::Evictable
+        ? (is_small ? &small : &large)
+        : nullptr;
+  }
+
+  // How large to make a new segment in which `size` bytes are wanted: windows
+  // are found where there are many neighbors.
+  template <class Pool>
+  size_t segment_size(const Pool& pool, size_t size) const {
+    if (handler_ == nullptr || limit_ == Config::kUnlimited || pool.is_small ||
+        (&pool != &allocator_.remat_large_blocks)) {
+      return size;
+    }
+    const Bytes usage = allocator_.total_allocated_memory;
+    const Bytes left = usage < limit_ ? limit_ - usage : 0;
+    const Bytes wanted = std::min(limit_ / kSegmentsPerBudget, left);
+    return std::max<size_t>(size, wanted / kPage * kPage);
+  }
+
+  void freed(const void* address) {
+    if (C10_UNLIKELY(!owners_.empty())) {
+      owners_.erase(address);
+    }
+  }
+
+  // Segments in which evictable bytes lie are told in a snapshot by this pool.
+  template <class Pool, class Segment>
+  void mark(const Pool* pool, Segment& segment) const {
+    if (pool == &allocator_.remat_small_blocks ||
+        pool == &allocator_.remat_large_blocks) {
+      segment.owner_private_pool_id = kEvictablePool;
+    }
+  }
+
+  // With no lock held.
+  std::string explain(size_t size) {
+    PressureHandler* handler = handler_;
+    return handler == nullptr ? "" : " " + handler->explain_out_of_memory(size);
+  }
+
+  // --- DeviceMemory ---
+
+  Bytes usage() const noexcept override {
+    const Guard guard(allocator_.mutex);
+    return allocator_.total_allocated_memory;
+  }
+  Bytes peak() const noexcept override {
+    const Guard guard(allocator_.mutex);
+    return static_cast<Bytes>(allocator_.stats.reserved_bytes[0].peak);
+  }
+  void reset_peak() noexcept override {
+    const Guard guard(allocator_.mutex);
+    allocator_.stats.reserved_bytes[0].reset_peak();
+  }
+  void set_limit(Bytes limit, PressureHandler* handler) noexcept override {
+    const Guard guard(allocator_.mutex);
+    limit_ = limit;
+    handler_ = handler;
+  }
+  void set_owner(const void* address, void* owner) noexcept override {
+    const Guard guard(allocator_.mutex);
+    if (owner == nullptr) {
+      owners_.erase(address);
+    } else {
+      owners_[address] = owner;
+    }
+  }
+  void release_free_memory() override {
+    allocator_.emptyCache();
+  }
+  bool is_capturing() const noexcept override {
+    const Guard guard(allocator_.mutex);
+    return !allocator_.captures_underway.empty();
+  }
+  std::vector<SegmentView> segments(
+      const MemoryRequest& request) const override {
+    const Guard guard(allocator_.mutex);
+    const auto& params = *static_cast<const typename Allocator::RematParams*>(
+        request.allocator_key);
+    std::vector<SegmentView> result;
+    for (const auto* block : allocator_.get_all_blocks()) {
+      // Of an expandable segment, a mapped range counts as one.
+      if ((block->prev != nullptr && block->prev->mapped) ||
+          block->pool->owner_PrivatePool != nullptr) {
+        continue;
+      }
+      SegmentView segment;
+      segment.serves_request =
+          block->pool == params.pool && block->stream == params.stream();
+      segment.releasable = block->expandable_segment_ == nullptr;
+      for (; block != nullptr && block->mapped; block = block->next) {
+        const auto owner = owners_.find(block->ptr);
+        const bool is_free = !block->allocated && block->event_count == 0;
+        segment.blocks.push_back(
+            {block->size,
+             block->allocated && owner != owners_.end() ? owner->second
+                                                        : nullptr,
+             is_free});
+      }
+      result.push_back(std::move(segment));
+    }
+    return result;
+  }
+
+ private:
+  using Guard = std::lock_guard<std::recursive_mutex>;
+  using Config_ = cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+
+  static constexpr Bytes kSegmentsPerBudget = 8;
+  static constexpr cuda::MempoolId_t kEvictablePool{0, ~uint64_t{0}};
+  static constexpr Bytes kPage = Bytes{2} << 20;
+
+  // Pages of expandable segments are mapped whole.
+  static Bytes growth_of(size_t size) {
+    if (!Config_::expandable_segments()) {
+      return size;
+    }
+    const Bytes kLargePage = cuda::CUDACachingAllocator::kLargeBuffer;
+    return size <= kPage ? size
+                         : (size + kLargePage - 1) / kLargePage * kLargePage;
+  }
+
+  Bytes shortage_of(Bytes growth) const {
+    const Bytes usage = allocator_.total_allocated_memory;
+    return limit_ != Config::kUnlimited && usage + growth > limit_
+        ? usage + growth - limit_
+        : 0;
+  }
+
+  Bytes unused() const {
+    const auto& stats = allocator_.stats;
+    return static_cast<Bytes>(
+        stats.reserved_bytes[0].current - stats.active_bytes[0].current);
+  }
+
+  // Gives back segments that are free, if they are enough.
+  template <class Context>
+  bool release_segments(Bytes wanted, const Context& context) {
+    const auto release_from = [&](auto& pool, Bytes missing, bool dry) {
+      Bytes released = 0;
+      for (auto it = pool.blocks.begin();
+           it != pool.blocks.end() && released < missing;) {
+        auto* block = *it++;
+        if (block->prev == nullptr && block->next == nullptr &&
+            block->expandable_segment_ == nullptr) {
+          released += block->size;
+          if (!dry) {
+            allocator_.release_block(block, context);
+          }
+        }
+      }
+      return released;
+    };
+    for (const bool dry : {true, false}) {
+      Bytes released = 0;
+      for (auto* pool :
+           {&allocator_.large_blocks,
+            &allocator_.remat_large_blocks,
+            &allocator_.small_blocks,
+            &allocator_.remat_small_blocks}) {
+        if (released < wanted) {
+          released += release_from(*pool, wanted - released, dry);
+        }
+      }
+      if (released < wanted) {
+        return release_pages(wanted, context);
+      }
+    }
+    return true;
+  }
+
+  // The same with pages of expandable segments.
+  template <class Context>
+  bool release_pages(Bytes wanted, const Context& context) {
+    if (!Config_::expandable_segments()) {
+      return false;
+    }
+    const Bytes before = allocator_.total_allocated_memory;
+    for (auto* pool :
+         {&allocator_.large_blocks,
+          &allocator_.remat_large_blocks,
+          &allocator_.small_blocks,
+          &allocator_.remat_small_blocks}) {
+      std::vector<typename Allocator::RematBlock*> blocks;
+      for (auto* block : pool->blocks) {
+        if (block->expandable_segment_ != nullptr) {
+          blocks.push_back(block);
+        }
+      }
+      for (auto* block : blocks) {
+        if (before - allocator_.total_allocated_memory < wanted) {
+          allocator_.unmap_block(block, context);
+        }
+      }
+    }
+    return before - allocator_.total_allocated_memory >= wanted;
+  }
+
+  // Better a leaf among evictable bytes than an error.
+  template <class Params>
+  bool use_other_placement(Params& params) {
+    auto* const pool = params.pool;
+    if (pool->owner_PrivatePool != nullptr) {
+      return false;
+    }
+    params.pool = pool == &allocator_.large_blocks
+        ? &allocator_.remat_large_blocks
+        : pool == &allocator_.remat_large_blocks ? &allocator_.large_blocks
+        : pool == &allocator_.small_blocks ? &allocator_.remat_small_blocks
+                                           : &allocator_.small_blocks;
+    if (allocator_.get_free_block(params)) {
+      return true;
+    }
+    params.pool = pool;
+    return false;
+  }
+
+  Allocator& allocator_;
+  int device_ = -1;
+  // The rest is guarded by the allocator's lock.
+  Bytes limit_ = Config::kUnlimited;
+  PressureHandler* handler_ = nullptr;
+  ska::flat_hash_map<const void*, void*> owners_; // by address of the block
+};
+
+} // namespace c10::remat
