@@ -3,6 +3,7 @@
 #include "capture/EvictedAddress.h"
 #include "capture/MemoryPressure.h"
 #include "capture/RematKey.h"
+#include "capture/TensorKinds.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -14,7 +15,6 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <limits>
 #include <thread>
 
 namespace at::remat {
@@ -35,8 +35,8 @@ bool fault_in(c10::StorageImpl& storage) {
     if (handle->data.get() == nullptr) {
       mode.make_resident(storage);
     }
-  } else if (mode.active() != nullptr) {
-    mode.engine().count_fault();
+  } else if (mode.active_on(handle->device) != nullptr) {
+    handle->engine->count_fault();
     mode.escape(storage);
   }
   return true;
@@ -51,24 +51,27 @@ void storage_died(void* context) {
   handle->engine->storage_died(handle->version);
 }
 
+template <class Function>
+void for_each_engine(Function&& function) {
+  RematMode::get().for_each_device(
+      [&](ManagedDevice& device) { function(device.engine()); });
+}
+
 void before_fork() {
-  RematMode::get().engine().lock_for_fork();
+  for_each_engine([](Engine& engine) { engine.lock_for_fork(); });
 }
 
 void after_fork_in_parent() {
-  RematMode::get().engine().unlock_in_parent();
+  for_each_engine([](Engine& engine) { engine.unlock_in_parent(); });
 }
 
 void after_fork_in_child() {
+  // CUDA does not work in a forked child, whose limits therefore do not matter.
   c10::remat::set_cpu_memory_limit(0, nullptr);
-  RematMode::get().engine().reset_in_child();
+  for_each_engine([](Engine& engine) { engine.reset_in_child(); });
 }
 
 } // namespace
-
-Bytes CpuDevicePort::usage() const {
-  return static_cast<Bytes>(c10::remat::cpu_memory_usage().live);
-}
 
 RematMode& RematMode::get() {
   // Never destroyed: storages may outlive static destruction.
@@ -81,32 +84,51 @@ RematMode::RematMode() {
       {&fault_in, &unmanage_storage, &storage_died});
 }
 
-Engine& RematMode::engine() const {
-  if (engine_ == nullptr) {
+size_t RematMode::slot_of(c10::Device device) {
+  if (device.is_cpu()) {
+    return 0;
+  }
+  const auto slot = static_cast<size_t>(device.index()) + 1;
+  return device.is_cuda() && device.has_index() && slot < kMostDevices
+      ? slot
+      : kMostDevices;
+}
+
+ManagedDevice* RematMode::device_if_any(c10::Device device) const {
+  const size_t slot = slot_of(device);
+  return slot < kMostDevices ? devices_[slot].load(std::memory_order_acquire)
+                             : nullptr;
+}
+
+ManagedDevice& RematMode::device(c10::Device device) const {
+  ManagedDevice* managed = device_if_any(device);
+  if (managed == nullptr) {
     throw c10::remat::UsageError(
-        "remat is off; call torch.cuda.remat.enable() first");
+        "remat is off on " + device.str() +
+        "; call torch.cuda.remat.enable() first");
   }
-  return *engine_;
+  return *managed;
 }
 
-void RematMode::limit_cpu(Bytes budget) {
-  if (budget == Config::kUnlimited) {
-    c10::remat::set_cpu_memory_limit(0, nullptr);
-    return;
-  }
-  constexpr Bytes kMost = std::numeric_limits<int64_t>::max() - 1;
-  c10::remat::set_cpu_memory_limit(
-      static_cast<int64_t>(std::min(budget, kMost)), &relieve_cpu_pressure);
-}
-
-void RematMode::enable(const Config& config, size_t smallest_managed) {
+void RematMode::enable(
+    c10::Device device,
+    const Config& config,
+    size_t smallest_managed) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (engine_ == nullptr) {
-    engine_ =
-        std::make_unique<Engine>(config, storage_port_, cpu_port_, replayer_);
-    pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
+  const size_t slot = slot_of(device);
+  if (slot == kMostDevices) {
+    throw c10::remat::UsageError("remat cannot manage " + device.str());
+  }
+  ManagedDevice* managed = devices_[slot].load();
+  if (managed == nullptr) {
+    static const int at_fork = pthread_atfork(
+        &before_fork, &after_fork_in_parent, &after_fork_in_child);
+    (void)at_fork;
+    // Never destroyed, as this is not.
+    managed = new ManagedDevice(device, config, storage_port_, replayer_);
+    devices_[slot].store(managed, std::memory_order_release);
   } else {
-    engine_->configure(config);
+    managed->engine().configure(config);
   }
   smallest_managed_ = smallest_managed;
   explain_faults();
@@ -114,60 +136,64 @@ void RematMode::enable(const Config& config, size_t smallest_managed) {
   c10::remat::set_thread_default_included(key.raw_repr());
   c10::remat::include_in_all_threads(key.raw_repr());
   c10::impl::tls_set_dispatch_key_included(kRematKey, true);
-  active_.store(engine_.get(), std::memory_order_release);
-  limit_cpu(config.budget);
+  if (!managed->is_active()) {
+    managed->set_active(true);
+    ++active_devices_;
+  }
+  managed->limit(config.budget);
 }
 
-void RematMode::disable() {
+void RematMode::disable(c10::Device device) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Engine* engine = active();
-  if (engine == nullptr) {
+  ManagedDevice* managed = active_on(device);
+  if (managed == nullptr) {
     return;
   }
+  Engine& engine = managed->engine();
   // Nothing is evicted from here on; and once all is resident, threads whose
   // ops are no longer captured read what they should.
-  limit_cpu(Config::kUnlimited);
-  Config config = engine->config();
+  managed->limit(Config::kUnlimited);
+  Config config = engine.config();
   config.budget = Config::kUnlimited;
   config.chaos = false;
-  engine->configure(config);
-  engine->retire();
-  active_.store(nullptr, std::memory_order_release);
-  c10::remat::set_thread_default_included(0);
-  c10::impl::tls_set_dispatch_key_included(kRematKey, false);
+  engine.configure(config);
+  engine.retire();
+  managed->set_active(false);
+  if (--active_devices_ == 0) {
+    c10::remat::set_thread_default_included(0);
+    c10::impl::tls_set_dispatch_key_included(kRematKey, false);
+  }
   // Ops under way on other threads have recorded until now.
-  for (int waits = 0; engine->ops_in_flight() > 0 && waits < 5000; ++waits) {
+  for (int waits = 0; engine.ops_in_flight() > 0 && waits < 5000; ++waits) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  engine->retire();
+  engine.retire();
 }
 
-void RematMode::set_budget(Bytes budget) {
+void RematMode::set_budget(c10::Device device, Bytes budget) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (active() == nullptr) {
+  ManagedDevice* managed = active_on(device);
+  if (managed == nullptr) {
     throw c10::remat::UsageError(
-        "remat is off; call torch.cuda.remat.enable() first");
+        "remat is off on " + device.str() +
+        "; call torch.cuda.remat.enable() first");
   }
-  engine_->set_budget(budget);
-  limit_cpu(budget);
-  const int64_t shortage = c10::remat::cpu_memory_shortage();
-  if (shortage > 0) {
-    engine_->relieve_pressure(static_cast<Bytes>(shortage));
-  }
+  managed->engine().set_budget(budget);
+  managed->limit(budget);
+  managed->relieve_now();
 }
 
 StorageHandle* RematMode::managed(c10::StorageImpl& storage) {
   if (StorageHandle* handle = handle_of(storage)) {
     return handle;
   }
-  Engine* engine = active();
   const at::DataPtr& data_ptr = storage._mutable_data_ptr_no_checks();
-  if (engine == nullptr || !data_ptr.device().is_cpu() ||
-      data_ptr.get() == nullptr ||
-      data_ptr.get_deleter() != c10::GetCPUAllocator()->raw_deleter()) {
+  ManagedDevice* device = active_on(data_ptr.device());
+  if (device == nullptr || data_ptr.get() == nullptr ||
+      !is_from_allocator(storage)) {
     return nullptr;
   }
-  return manage_leaf(storage, *engine);
+  return manage_leaf(storage, device->engine());
 }
 
 void RematMode::make_resident(c10::StorageImpl& storage) {
@@ -181,7 +207,7 @@ bool RematMode::pin(c10::StorageImpl& storage) {
   if (handle == nullptr) {
     return false;
   }
-  with_memory_errors(*handle->engine, [&] {
+  with_memory_errors(*handle->engine, handle->device, [&] {
     handle->engine->ensure_resident(handle->version);
   });
   return true;
@@ -212,7 +238,7 @@ void RematMode::unpin_by_user(c10::StorageImpl& storage) {
 
 void RematMode::escape(c10::StorageImpl& storage) {
   if (StorageHandle* handle = managed(storage)) {
-    with_memory_errors(*handle->engine, [&] {
+    with_memory_errors(*handle->engine, handle->device, [&] {
       handle->engine->escape(handle->version, /*for_good=*/true);
     });
   }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include "ManagedDevice.h"
 #include "capture/StorageHandle.h"
 #include "replay/DispatchReplayer.h"
 
 #include <c10/core/Device.h>
 #include <c10/remat/Engine.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -14,14 +16,8 @@
 
 namespace at::remat {
 
-// How full the CPU is: bytes live from c10's default CPU allocator.
-class CpuDevicePort final : public c10::remat::DevicePort {
- public:
-  c10::remat::Bytes usage() const override;
-};
-
-// The engine of one device, its ports, and how it is reached from tensors,
-// threads and the allocator. One for the process; thread-safe.
+// The managed devices, and how they are reached from tensors, threads and
+// allocators. One for the process; thread-safe.
 class REMAT_API RematMode {
  public:
   static RematMode& get();
@@ -29,27 +25,42 @@ class REMAT_API RematMode {
   // Smaller than this a storage costs more to keep track of than to keep.
   static constexpr size_t kSmallestManaged = 256;
 
-  // Throws remat::UsageError for a bad config. Covers all threads; see
-  // Note [Keys of all threads].
+  // Throws remat::UsageError for a bad config, or a device that cannot be
+  // managed. Covers all threads; see Note [Keys of all threads].
   void enable(
+      c10::Device device,
       const c10::remat::Config& config,
       size_t smallest_managed = kSmallestManaged);
-  // Makes everything resident, whatever the budget, and forgets all history.
-  // Throws what a replay throws, and is still enabled then, without a budget.
-  void disable();
+  // Makes everything on `device` resident, whatever the budget, and forgets
+  // all history. Throws what a replay throws, and is still enabled then,
+  // without a budget.
+  void disable(c10::Device device);
 
-  // The engine that captures now; null while off.
-  Engine* active() const {
-    return active_.load(std::memory_order_acquire);
+  // Is any device managed now?
+  bool is_active() const {
+    return active_devices_.load(std::memory_order_acquire) > 0;
   }
-  // Throws UsageError if remat has never been enabled.
-  Engine& engine() const;
-  // Null then.
-  Engine* engine_if_any() const {
-    return engine_.get();
+  // Null if the ops of `device` are not captured now.
+  ManagedDevice* active_on(c10::Device device) const {
+    ManagedDevice* managed = device_if_any(device);
+    return managed != nullptr && managed->is_active() ? managed : nullptr;
   }
+  // Null if it has never been enabled.
+  ManagedDevice* device_if_any(c10::Device device) const;
+  // Throws UsageError then.
+  ManagedDevice& device(c10::Device device) const;
 
-  void set_budget(c10::remat::Bytes budget);
+  void set_budget(c10::Device device, c10::remat::Bytes budget);
+
+  // Calls `function(ManagedDevice&)` for each that was ever enabled.
+  template <class Function>
+  void for_each_device(Function&& function) const {
+    for (const auto& slot : devices_) {
+      if (ManagedDevice* managed = slot.load(std::memory_order_acquire)) {
+        function(*managed);
+      }
+    }
+  }
 
   // The outputs of recorded ops are managed from this many bytes on.
   size_t smallest_managed() const {
@@ -75,21 +86,23 @@ class REMAT_API RematMode {
   void unmanage(c10::StorageImpl& storage);
 
  private:
+  // The CPU, and after it CUDA's devices.
+  static constexpr size_t kMostDevices = 129;
+
   RematMode();
-  static void limit_cpu(c10::remat::Bytes budget);
+  static size_t slot_of(c10::Device device);
   // Puts it under management if it is not. Null if it cannot be: remat is off,
   // or the memory is not the allocator's.
   StorageHandle* managed(c10::StorageImpl& storage);
 
   mutable std::mutex mutex_; // enabling and disabling
-  std::atomic<Engine*> active_{nullptr};
+  std::atomic<int> active_devices_{0};
   std::atomic<size_t> smallest_managed_{0};
   StoragePortImpl storage_port_;
-  CpuDevicePort cpu_port_;
   DispatchReplayer replayer_;
   // Made when first enabled and kept: storages stay managed, as leaves, after
-  // `disable`, and report to it when they die.
-  std::unique_ptr<Engine> engine_;
+  // `disable`, and report to their engine when they die.
+  std::array<std::atomic<ManagedDevice*>, kMostDevices> devices_{};
 };
 
 } // namespace at::remat

@@ -1,7 +1,10 @@
 #include "OpCall.h"
 #include "OverheadSample.h"
 #include "RematKey.h"
+#include "TensorKinds.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/remat/DeviceMemory.h>
 #include <torch/library.h>
 
 namespace at::remat {
@@ -11,6 +14,58 @@ namespace {
 constexpr c10::DispatchKeySet kBelowRemat(
     c10::DispatchKeySet::FULL_AFTER,
     kRematKey);
+
+// That an op runs on: of its first CUDA tensor, or that is asked for.
+c10::Device device_of(
+    c10::DispatchKeySet key_set,
+    const torch::jit::Stack& stack,
+    size_t arguments) {
+  if (!key_set.has_backend(c10::BackendComponent::CUDABit)) {
+    return c10::kCPU;
+  }
+  std::optional<c10::Device> device;
+  const auto look_at = [&](const c10::IValue& value) {
+    if (value.isTensor() && value.toTensor().defined() &&
+        value.toTensor().is_cuda()) {
+      device = value.toTensor().device();
+    } else if (
+        value.isDevice() && value.toDevice().is_cuda() &&
+        value.toDevice().has_index()) {
+      device = value.toDevice();
+    }
+  };
+  for (auto it = stack.end() - static_cast<std::ptrdiff_t>(arguments);
+       it != stack.end() && !device;
+       ++it) {
+    if (it->isTensorList() || it->isOptionalTensorList()) {
+      for (const c10::IValue& element : it->toListRef()) {
+        if (!device) {
+          look_at(element);
+        }
+      }
+    } else {
+      look_at(*it);
+    }
+  }
+  return device
+      ? *device
+      : c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+}
+
+// Tensor.record_stream of a managed storage: upstream's kernel leaves DataPtrs
+// alone that are not the allocator's own.
+bool record_stream(torch::jit::Stack& stack) {
+  const at::Tensor& tensor = stack[stack.size() - 2].toTensor();
+  const c10::Stream stream = stack.back().toStream();
+  StorageHandle* handle =
+      tensor.has_storage() ? handle_of(storage_of(tensor)) : nullptr;
+  if (handle == nullptr) {
+    return false;
+  }
+  handle->streams.recorded_by_program(stream);
+  torch::jit::drop(stack, 2);
+  return true;
+}
 
 // Note [Life of an op]
 // Every op of every thread comes here once autograd, autocast and
@@ -29,23 +84,29 @@ void capture(
     c10::DispatchKeySet key_set,
     torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = key_set & kBelowRemat;
-  Engine* engine = RematMode::get().active();
-  if (engine == nullptr || key_set.has(c10::DispatchKey::Python)) {
+  if (!RematMode::get().is_active() ||
+      key_set.has(c10::DispatchKey::Python)) {
     op.redispatchBoxed(below, stack);
     return;
   }
-  OverheadSample overhead(*engine);
   const OpTraits& traits = OpTraits::of(op);
+  const c10::Device device = device_of(key_set, *stack, traits.args.size());
+  ManagedDevice* managed = RematMode::get().active_on(device);
+  OverheadSample overhead(managed == nullptr ? nullptr : &managed->engine());
+  if (traits.records_stream && record_stream(*stack)) {
+    return;
+  }
   if (traits.is_view) {
     overhead.pause();
     op.redispatchBoxed(below, stack);
     return;
   }
-  OpCall call(op, traits, below, *engine, *stack);
+  OpCall call(op, traits, below, device, *stack);
   call.begin();
   overhead.pause();
   try {
     const OpDepthGuard depth_guard;
+    const c10::remat::PlacementGuard placement(call.placement());
     if (traits.is_aten) {
       const NoCaptureGuard no_capture_guard;
       op.redispatchBoxed(below, stack);

@@ -37,11 +37,16 @@ std::string readable(Bytes bytes) {
   return text.str();
 }
 
-std::string explain(size_t nbytes, const c10::remat::MemoryBreakdown& memory) {
+} // namespace
+
+std::string explain_memory(
+    c10::Device device,
+    Bytes nbytes,
+    const c10::remat::MemoryBreakdown& memory) {
   const auto& census = memory.census;
   const Bytes managed = census.resident + census.held;
   std::ostringstream text;
-  text << "remat: out of memory on cpu. Tried to "
+  text << "remat: out of memory on " << device << ". Tried to "
        << (nbytes == 0 ? "replay ops whose inputs do not fit at once"
                        : "allocate " + readable(nbytes))
        << " with " << readable(memory.usage) << " in use; the budget is "
@@ -64,45 +69,53 @@ std::string explain(size_t nbytes, const c10::remat::MemoryBreakdown& memory) {
   return text.str();
 }
 
-} // namespace
-
 int64_t relief_ns_of_thread() {
   return relief_ns;
 }
 
-void throw_out_of_memory(Engine& engine, size_t nbytes) {
+ReliefTimer::ReliefTimer(Engine& engine)
+    : engine_(engine), start_(std::chrono::steady_clock::now()) {}
+
+ReliefTimer::~ReliefTimer() {
+  const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                         std::chrono::steady_clock::now() - start_)
+                         .count();
+  relief_ns += ns;
+  engine_.count_overhead(ns);
+}
+
+bool wait_for_other_ops(const Engine& engine, int& waits) {
+  if (waits >= kMostWaits || engine.ops_in_flight() <= op_depth()) {
+    return false;
+  }
+  ++waits;
+  std::this_thread::sleep_for(kWait);
+  return true;
+}
+
+void throw_out_of_memory(Engine& engine, c10::Device device, size_t nbytes) {
   engine.count_out_of_memory();
-  C10_THROW_ERROR(OutOfMemoryError, explain(nbytes, engine.breakdown()));
+  C10_THROW_ERROR(
+      OutOfMemoryError, explain_memory(device, nbytes, engine.breakdown()));
 }
 
 void relieve_cpu_pressure(size_t nbytes, size_t shortage) {
-  Engine* engine = RematMode::get().active();
-  if (engine == nullptr) {
+  ManagedDevice* cpu = RematMode::get().active_on(c10::kCPU);
+  if (cpu == nullptr) {
     return;
   }
-  const auto start = std::chrono::steady_clock::now();
-  const auto count_time = [&] {
-    const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                           std::chrono::steady_clock::now() - start)
-                           .count();
-    relief_ns += ns;
-    engine->count_overhead(ns);
-  };
-  engine->relieve_pressure(shortage);
-  int64_t missing = c10::remat::cpu_memory_shortage();
-  for (int waits = 0; missing > 0 && waits < kMostWaits &&
-       engine->ops_in_flight() > op_depth();
-       ++waits) {
-    std::this_thread::sleep_for(kWait);
-    missing = c10::remat::cpu_memory_shortage();
-    if (missing > 0) {
-      engine->relieve_pressure(missing);
+  Engine& engine = cpu->engine();
+  int64_t missing = static_cast<int64_t>(shortage);
+  {
+    const ReliefTimer timer(engine);
+    int waits = 0;
+    do {
+      engine.relieve_pressure(missing);
       missing = c10::remat::cpu_memory_shortage();
-    }
+    } while (missing > 0 && wait_for_other_ops(engine, waits));
   }
-  count_time();
   if (missing > 0) {
-    throw_out_of_memory(*engine, nbytes);
+    throw_out_of_memory(engine, c10::kCPU, nbytes);
   }
 }
 

@@ -39,22 +39,27 @@ OpCall::OpCall(
     const c10::OperatorHandle& op,
     const OpTraits& traits,
     c10::DispatchKeySet key_set,
-    Engine& engine,
+    c10::Device device,
     torch::jit::Stack& stack)
     : op_(op),
       traits_(traits),
-      engine_(engine),
+      device_(device),
+      home_(RematMode::get().active_on(device)),
+      engine_(home_ == nullptr ? nullptr : &home_->engine()),
       stack_(stack),
       outer_(current_call),
       is_nested_(op_depth() > 0 || c10::ParallelGuard::is_enabled()) {
-  if (!is_nested_ && !traits.is_uninitialized) {
+  if (home_ != nullptr && !is_nested_ && !traits.is_uninitialized) {
     record_ = std::make_shared<OpCallRecord>(op);
     record_->key_set = key_set;
+    record_->device = device;
     record_->is_aten = traits.is_aten;
     if (traits.not_replayable != nullptr) {
       decline(traits.not_replayable);
     } else if (makes_gradients()) {
       decline("gradient");
+    } else if (home_->is_capturing()) {
+      decline("CUDA graph capture");
     }
   }
   signature_ = reinterpret_cast<uintptr_t>(&op.schema());
@@ -62,6 +67,24 @@ OpCall::OpCall(
 }
 
 void OpCall::begin() {
+  if (home_ != nullptr && home_->is_capturing()) {
+    refuse_replay_in_capture();
+  }
+  begin_guests();
+  if (engine_ != nullptr) {
+    try {
+      begin_home();
+    } catch (...) {
+      end_guests(/*aborted=*/true);
+      throw;
+    }
+  }
+  note_streams();
+  current_call = this;
+  start_timing();
+}
+
+void OpCall::begin_home() {
   for (Operand& operand : operands_) {
     if (operand.write < 0) {
       continue;
@@ -84,7 +107,7 @@ void OpCall::begin() {
             stack_[first + traits_.generator_arg].toOptional<at::Generator>();
       }
       record_->generator_arg = traits_.generator_arg;
-      record_->generator = snapshot_generator(given, c10::kCPU);
+      record_->generator = snapshot_generator(given, device_);
     }
   }
   c10::remat::Holders holders;
@@ -94,13 +117,108 @@ void OpCall::begin() {
   for (StorageHandle* handle : written_) {
     holders.push_back(handle);
   }
-  with_memory_errors(
-      engine_, [&] { engine_.begin_op(holders, inputs_, writes_); });
-  current_call = this;
+  with_memory_errors(*engine_, device_, [&] {
+    engine_->begin_op(holders, inputs_, writes_);
+  });
+}
+
+void OpCall::begin_guests() {
+  try {
+    for (Guest& guest : guests_) {
+      c10::remat::Holders holders;
+      for (StorageHandle* handle : guest.read) {
+        holders.push_back(handle);
+      }
+      for (StorageHandle* handle : guest.written) {
+        holders.push_back(handle);
+        guest.writes.push_back({});
+      }
+      with_memory_errors(*guest.engine, guest.device, [&] {
+        guest.engine->begin_op(holders, guest.inputs, guest.writes);
+      });
+      guest.has_begun = true;
+    }
+  } catch (...) {
+    end_guests(/*aborted=*/true);
+    throw;
+  }
+}
+
+void OpCall::end_guests(bool aborted) noexcept {
+  for (Guest& guest : guests_) {
+    if (!guest.has_begun) {
+      continue;
+    }
+    guest.has_begun = false;
+    if (aborted) {
+      guest.engine->abort_op(guest.inputs, guest.writes);
+      continue;
+    }
+    c10::remat::OpCapture capture;
+    capture.signature = signature_;
+    capture.name = traits_.name.c_str();
+    capture.inputs = std::move(guest.inputs);
+    capture.writes = guest.writes;
+    guest.engine->end_op(std::move(capture));
+  }
+}
+
+// A replay would become part of the graph that is being captured.
+void OpCall::refuse_replay_in_capture() const {
+  for (const Operand& operand : operands_) {
+    TORCH_CHECK(
+        operand.handle == nullptr ||
+            operand.handle->engine->is_resident(operand.handle->version),
+        "remat: ",
+        traits_.name,
+        " needs a tensor that is evicted, and it cannot be rematerialized "
+        "while a CUDA graph is captured; call torch.cuda.remat.pin() on the "
+        "graph's inputs before the capture");
+  }
+}
+
+void OpCall::note_streams() {
+  const auto stream = current_stream(device_);
+  if (!stream) {
+    return;
+  }
+  for (const Operand& operand : operands_) {
+    if (operand.handle != nullptr && operand.handle->device == device_) {
+      operand.handle->streams.used_by_program(*stream, operand.write >= 0);
+    }
+  }
+}
+
+void OpCall::start_timing() {
+  if (home_ == nullptr || is_nested_) {
+    return;
+  }
   is_timed_ = timed_ops().wants(signature_);
-  if (is_timed_) {
-    relief_before_ = relief_ns_of_thread();
-    start_ = Clock::now();
+  if (device_.is_cpu()) {
+    if (is_timed_) {
+      relief_before_ = relief_ns_of_thread();
+      start_ = Clock::now();
+    }
+  } else if (!home_->is_capturing()) {
+    home_->timer().collect(*engine_);
+    if (is_timed_) {
+      sample_ = home_->timer().start(signature_);
+    }
+  }
+}
+
+void OpCall::stop_timing(c10::remat::OpCapture& capture) {
+  if (sample_ != nullptr) {
+    home_->timer().stop(std::move(sample_));
+    timed_ops().count(signature_);
+  } else if (is_timed_ && device_.is_cpu()) {
+    const int64_t elapsed =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(
+            Clock::now() - start_)
+            .count();
+    capture.cost = std::max<int64_t>(
+        elapsed - (relief_ns_of_thread() - relief_before_), 1);
+    timed_ops().count(signature_);
   }
 }
 
@@ -108,7 +226,7 @@ void OpCall::note_result(
     const at::Tensor& tensor,
     uint32_t result,
     int32_t element) {
-  if (!tensor.defined() || !is_plain(tensor) || !tensor.device().is_cpu()) {
+  if (!tensor.defined() || !is_plain(tensor) || tensor.device() != device_) {
     return;
   }
   c10::StorageImpl& storage = storage_of(tensor);
@@ -123,12 +241,12 @@ void OpCall::note_result(
   }
   if (!record_) {
     if (declined_ != nullptr) {
-      engine_.count_not_replayable(declined_);
+      engine_->count_not_replayable(declined_);
       declined_ = nullptr;
     }
     return;
   }
-  fresh_.push_back(manage(storage, engine_));
+  fresh_.push_back(manage(storage, *engine_));
   record_->fresh_outputs.push_back({result, element, storage.nbytes()});
 }
 
@@ -179,20 +297,10 @@ void OpCall::name_overwritten_outputs() {
 }
 
 void OpCall::end() {
-  c10::remat::OpCapture capture;
-  if (is_timed_) {
-    const int64_t elapsed =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(
-            Clock::now() - start_)
-            .count();
-    capture.cost = std::max<int64_t>(
-        elapsed - (relief_ns_of_thread() - relief_before_), 1);
-    timed_ops().count(signature_);
-  }
   current_call = outer_;
-  drop_replaced();
-  if (!is_nested_) {
-    collect_fresh_outputs();
+  end_guests(/*aborted=*/false);
+  if (engine_ != nullptr) {
+    end_home();
   }
   // Prepacked weights and the like, which may hold what was given.
   const bool returns_object = std::any_of(
@@ -201,6 +309,18 @@ void OpCall::end() {
       [](const c10::IValue& value) {
         return value.isObject() || value.isCapsule();
       });
+  if (traits_.keeps_inputs || returns_object) {
+    keep_inputs_for_good();
+  }
+}
+
+void OpCall::end_home() {
+  c10::remat::OpCapture capture;
+  stop_timing(capture);
+  drop_replaced();
+  if (!is_nested_) {
+    collect_fresh_outputs();
+  }
   capture.signature = signature_;
   capture.name = traits_.name.c_str();
   capture.inputs = std::move(inputs_);
@@ -210,24 +330,26 @@ void OpCall::end() {
   capture.writes = writes_;
   name_overwritten_outputs();
   capture.payload = std::move(record_);
-  engine_.end_op(std::move(capture));
-  if (traits_.keeps_inputs || returns_object) {
-    keep_inputs_for_good();
-  }
+  engine_->end_op(std::move(capture));
 }
 
 void OpCall::keep_inputs_for_good() {
   for (const Operand& operand : operands_) {
     if (operand.handle != nullptr && operand.handle->storage != nullptr) {
-      engine_.escape(operand.handle->version, /*for_good=*/true);
+      operand.handle->engine->escape(
+          operand.handle->version, /*for_good=*/true);
     }
   }
 }
 
 void OpCall::abort() {
   current_call = outer_;
+  sample_ = nullptr;
+  end_guests(/*aborted=*/true);
   drop_replaced();
-  engine_.abort_op(inputs_, writes_);
+  if (engine_ != nullptr) {
+    engine_->abort_op(inputs_, writes_);
+  }
 }
 
 } // namespace at::remat

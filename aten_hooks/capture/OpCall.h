@@ -4,6 +4,7 @@
 #include "../replay/OpCallRecord.h"
 #include "OpTraits.h"
 
+#include <c10/remat/DeviceMemory.h>
 #include <c10/util/SmallVector.h>
 
 #include <chrono>
@@ -20,8 +21,14 @@ class OpCall {
       const c10::OperatorHandle& op,
       const OpTraits& traits,
       c10::DispatchKeySet key_set,
-      Engine& engine,
+      c10::Device device,
       torch::jit::Stack& stack);
+
+  // While the kernel runs: what it allocates can be evicted later.
+  c10::remat::Placement placement() const {
+    return record_ ? c10::remat::Placement::Evictable
+                   : c10::remat::Placement::Leaf;
+  }
 
   // Exactly one `end` or `abort` follows a `begin` that returned.
   void begin();
@@ -40,9 +47,20 @@ class OpCall {
     uint32_t ref = 0; // index into the record's storages
   };
 
+  // The operands that the engine of another device keeps.
+  struct Guest {
+    Engine* engine;
+    c10::Device device;
+    std::vector<StorageHandle*> read, written;
+    c10::remat::VersionIds inputs; // from begin on
+    c10::remat::Writes writes;
+    bool has_begun = false;
+  };
+
   void scan_arguments(size_t first);
   void visit(const at::Tensor& tensor, const OpTraits::Arg& arg);
   void visit_opaque(const at::Tensor& tensor);
+  void visit_guest(const Operand& operand, bool written);
   Operand& operand_of(c10::StorageImpl& storage);
   void read(Operand& operand);
   void write(Operand& operand, bool overwrites_all, bool side_effect);
@@ -59,10 +77,20 @@ class OpCall {
   void name_overwritten_outputs();
   bool is_operand_of_outer_op(const c10::StorageImpl& storage) const;
   void keep_inputs_for_good();
+  void begin_home();
+  void end_home();
+  void begin_guests();
+  void end_guests(bool aborted) noexcept;
+  void refuse_replay_in_capture() const;
+  void note_streams();
+  void start_timing();
+  void stop_timing(c10::remat::OpCapture& capture);
 
   const c10::OperatorHandle& op_;
   const OpTraits& traits_;
-  Engine& engine_;
+  const c10::Device device_; // that the op runs on
+  ManagedDevice* const home_; // null: that is not managed
+  Engine* const engine_; // its engine
   torch::jit::Stack& stack_;
   std::shared_ptr<OpCallRecord> record_; // null: not replayable
   const char* declined_ = nullptr; // why
@@ -76,9 +104,11 @@ class OpCall {
   c10::remat::VersionIds inputs_; // of read_, from begin on
   c10::remat::Writes writes_;
   uint64_t signature_ = 0;
+  std::vector<Guest> guests_;
   bool is_timed_ = false;
-  Clock::time_point start_;
+  Clock::time_point start_; // on the CPU
   int64_t relief_before_ = 0;
+  std::unique_ptr<OpTimer::Sample> sample_; // on a device with streams
 };
 
 } // namespace at::remat

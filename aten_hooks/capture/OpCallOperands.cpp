@@ -23,6 +23,7 @@ constexpr size_t kMostInline = 256;
 constexpr size_t kMostForeignInline = 16 * 1024;
 
 const char* const kForeignMemory = "reads memory shared with other code";
+const char* const kOtherDevice = "reads memory of another device";
 
 } // namespace
 
@@ -107,15 +108,14 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
     if (operand.handle->aliases > 0) {
       decline(kForeignMemory);
     }
-  } else if (storage.device_type() != c10::kCPU) {
-    decline("tensor on another device");
   } else if (ref.nbytes == 0) {
     ref.source = StorageRef::Source::Empty;
   } else if (storage._mutable_data_ptr_no_checks().get() == nullptr) {
     decline("storage without bytes");
   } else if (
-      ref.nbytes <= kMostInline ||
-      (ref.nbytes <= kMostForeignInline && !is_from_allocator(storage))) {
+      ref.device.is_cpu() &&
+      (ref.nbytes <= kMostInline ||
+       (ref.nbytes <= kMostForeignInline && !is_from_allocator(storage)))) {
     ref.source = StorageRef::Source::Constant;
     if (record_) {
       auto& constants = record_->constants;
@@ -126,11 +126,14 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
     }
   } else if (is_nested_) {
     // It may be an output of the outer op, which is still to be captured.
-  } else if (is_from_allocator(storage)) {
-    operand.handle = manage_leaf(storage, engine_);
+  } else if (!is_from_allocator(storage)) {
+    decline(kForeignMemory);
+  } else if (
+      ManagedDevice* managed = RematMode::get().active_on(ref.device)) {
+    operand.handle = manage_leaf(storage, managed->engine());
     ref.source = StorageRef::Source::Input;
   } else {
-    decline(kForeignMemory);
+    decline(kOtherDevice);
   }
   if (record_) {
     operand.ref = static_cast<uint32_t>(record_->storages.size());
@@ -181,6 +184,30 @@ bool OpCall::is_operand_of_outer_op(const c10::StorageImpl& storage) const {
   return false;
 }
 
+void OpCall::visit_guest(const Operand& operand, bool written) {
+  Engine* engine = operand.handle->engine;
+  auto guest = std::find_if(
+      guests_.begin(), guests_.end(), [&](const Guest& known) {
+        return known.engine == engine;
+      });
+  if (guest == guests_.end()) {
+    guests_.push_back({engine, operand.handle->device});
+    guest = std::prev(guests_.end());
+  }
+  // Once each; what is both read and written is written.
+  const auto take_out = [&](std::vector<StorageHandle*>& handles) {
+    const auto it = std::find(handles.begin(), handles.end(), operand.handle);
+    const bool found = it != handles.end();
+    if (found) {
+      handles.erase(it);
+    }
+    return found;
+  };
+  written |= take_out(guest->written);
+  take_out(guest->read);
+  (written ? guest->written : guest->read).push_back(operand.handle);
+}
+
 void OpCall::visit(const at::Tensor& tensor, const OpTraits::Arg& arg) {
   if (!is_plain(tensor)) {
     decline("sparse, quantized or nested tensor");
@@ -198,7 +225,12 @@ void OpCall::visit(const at::Tensor& tensor, const OpTraits::Arg& arg) {
   if (is_parameter && operand.handle != nullptr &&
       !operand.handle->is_parameter) {
     operand.handle->is_parameter =
-        engine_.declare_parameter(operand.handle->version);
+        operand.handle->engine->declare_parameter(operand.handle->version);
+  }
+  if (operand.handle != nullptr && operand.handle->engine != engine_) {
+    decline(kOtherDevice);
+    visit_guest(operand, arg.written);
+    return;
   }
   if (arg.written) {
     write(operand, overwrites_all, arg.side_effect);
@@ -269,9 +301,14 @@ void OpCall::visit_opaque(const at::Tensor& tensor) {
     visit_inner(impl->plain_indices());
     visit_inner(impl->values());
   } else if (
-      tensor.has_storage() && tensor.device().is_cpu() &&
+      tensor.has_storage() && !tensor.device().is_meta() &&
       storage_of(tensor)._mutable_data_ptr_no_checks() != nullptr) {
-    read(operand_of(storage_of(tensor)));
+    Operand& operand = operand_of(storage_of(tensor));
+    if (operand.handle != nullptr && operand.handle->engine != engine_) {
+      visit_guest(operand, /*written=*/false);
+    } else {
+      read(operand);
+    }
     if (tensor.is_quantized()) {
       const auto* quantizer = dynamic_cast<at::PerChannelAffineQuantizer*>(
           tensor.quantizer().get());

@@ -36,6 +36,7 @@ struct OpTraits {
   int write_flag = -1; // position of a bool argument; see Arg::conditional
   // Other code may use its tensors after it returns.
   bool keeps_inputs = false;
+  bool records_stream = false; // Tensor.record_stream
   // Kernels of ATen touch their arguments only, so ops inside them need no
   // look.
   bool is_aten = false;

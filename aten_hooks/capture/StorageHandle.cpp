@@ -2,6 +2,7 @@
 
 #include "EvictedAddress.h"
 
+#include <c10/remat/DeviceMemory.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -40,6 +41,16 @@ void set_address(c10::StorageImpl& storage, void* address) {
       __ATOMIC_RELEASE);
 }
 
+// The allocator of `bytes` learns whose they are.
+void tell_owner(const at::DataPtr& bytes, void* owner) {
+  if (!bytes.device().is_cuda() || bytes.get() == nullptr) {
+    return;
+  }
+  if (auto* memory = c10::remat::cuda_memory(bytes.device().index())) {
+    memory->set_owner(bytes.get(), owner);
+  }
+}
+
 StorageHandle* holder_of(c10::remat::StorageVersion& version) {
   return static_cast<StorageHandle*>(version.holder);
 }
@@ -59,6 +70,7 @@ StorageHandle* manage(c10::StorageImpl& storage, Engine& engine) {
   handle->data = std::move(storage._mutable_data_ptr_no_checks());
   storage.set_data_ptr_noswap(at::DataPtr(
       address, handle.get(), &c10::remat::managed_deleter, handle->device));
+  tell_owner(handle->data, handle.get());
   return handle.release();
 }
 
@@ -76,6 +88,8 @@ StorageHandle* manage_leaf(c10::StorageImpl& storage, Engine& engine) {
 void detach(StorageHandle& handle) {
   c10::StorageImpl& storage = *handle.storage;
   handle.storage = nullptr;
+  tell_owner(handle.data, nullptr);
+  handle.streams.before_free(handle.data);
   storage._mutable_data_ptr_no_checks().release_context();
   storage.set_data_ptr_noswap(std::move(handle.data));
 }
@@ -88,6 +102,7 @@ void StoragePortImpl::release(c10::remat::StorageVersion& version) noexcept {
   if (handle->storage != nullptr) {
     set_address(*handle->storage, evicted_address());
   }
+  handle->streams.before_free(handle->data);
   handle->data.clear();
 }
 
@@ -97,10 +112,13 @@ void StoragePortImpl::adopt(
   if (version.holder == nullptr) {
     auto* fresh = new StorageHandle;
     fresh->nbytes = version.size;
+    fresh->device = static_cast<ReplayedBuffer&>(*buffer).data.device();
     version.holder = fresh;
   }
   StorageHandle* handle = holder_of(version);
   handle->data = std::move(static_cast<ReplayedBuffer&>(*buffer).data);
+  handle->streams.made(current_stream(handle->device), /*by_replay=*/true);
+  tell_owner(handle->data, handle);
   if (handle->storage != nullptr) {
     set_address(*handle->storage, handle->data.get());
   }
@@ -121,7 +139,10 @@ void StoragePortImpl::disown(c10::remat::StorageVersion& version) noexcept {
 }
 
 void StoragePortImpl::forget(c10::remat::StorageVersion& version) noexcept {
-  delete holder_of(version);
+  if (StorageHandle* handle = holder_of(version)) {
+    handle->streams.before_free(handle->data);
+    delete handle;
+  }
   version.holder = nullptr;
 }
 

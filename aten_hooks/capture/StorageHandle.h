@@ -1,5 +1,7 @@
 #pragma once
 
+#include "StreamUse.h"
+
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/remat/Engine.h>
@@ -27,6 +29,7 @@ struct StorageHandle {
   // Aliases through which other code may write at any time (numpy, DLPack).
   int aliases = 0;
   bool is_parameter = false; // the engine knows
+  StreamUse streams;
 };
 
 // Null if `storage` is not managed.
@@ -65,7 +68,7 @@ class StoragePortImpl final : public c10::remat::StoragePort {
 // Bytes made by a replay.
 struct ReplayedBuffer final : c10::remat::Buffer {
   explicit ReplayedBuffer(at::DataPtr data) : data(std::move(data)) {}
-  at::DataPtr data;
+  at::DataPtr data; // made on the current stream of its device
 };
 
 } // namespace at::remat

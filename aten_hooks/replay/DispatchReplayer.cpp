@@ -1,12 +1,14 @@
 #include "DispatchReplayer.h"
 
+#include "../capture/DeviceBytes.h"
 #include "../capture/RematKey.h"
 #include "GeneratorSwap.h"
 #include "ReplayTimer.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/remat/DeviceMemory.h>
 
 #include <cstring>
 
@@ -41,17 +43,13 @@ class NoWarnings final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-c10::Allocator& allocator_of(c10::Device device) {
-  return *c10::GetAllocator(device.type());
-}
-
 c10::Storage make_storage(at::DataPtr data, size_t nbytes) {
-  c10::Allocator& allocator = allocator_of(data.device());
+  c10::Allocator* allocator = c10::GetAllocator(data.device().type());
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),
       nbytes,
       std::move(data),
-      &allocator,
+      allocator,
       /*resizable=*/true);
 }
 
@@ -74,7 +72,7 @@ std::vector<c10::Storage> make_storages(
       for (size_t i = 0; i < overwrites.size(); ++i) {
         if (overwrites[i].input == ref.index) {
           data = request.keep_input[i]
-              ? allocator_of(device).clone(holder.data.get(), ref.nbytes)
+              ? copy_bytes(holder.data, ref.nbytes)
               : std::move(holder.data);
         }
       }
@@ -83,24 +81,24 @@ std::vector<c10::Storage> make_storages(
     }
     case StorageRef::Source::Output:
       storages.push_back(
-          make_storage(allocator_of(device).allocate(ref.nbytes), ref.nbytes));
+          make_storage(allocate_bytes(ref.nbytes, device), ref.nbytes));
       break;
     case StorageRef::Source::Constant: {
-      at::DataPtr data = allocator_of(device).allocate(ref.nbytes);
+      at::DataPtr data = allocate_bytes(ref.nbytes, device);
       std::memcpy(
           data.mutable_get(), call.constants.data() + ref.index, ref.nbytes);
       storages.push_back(make_storage(std::move(data), ref.nbytes));
       break;
     }
     case StorageRef::Source::Scratch: {
-      at::DataPtr data = allocator_of(device).allocate(ref.nbytes);
-      std::memset(data.mutable_get(), 0, ref.nbytes);
+      at::DataPtr data = allocate_bytes(ref.nbytes, device);
+      fill_with_zeros(data, ref.nbytes);
       storages.push_back(make_storage(std::move(data), ref.nbytes));
       break;
     }
     case StorageRef::Source::Empty:
       storages.push_back(
-          make_storage(allocator_of(device).allocate(0), ref.nbytes));
+          make_storage(allocate_bytes(0, device), ref.nbytes));
       break;
     }
   }
@@ -191,6 +189,14 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
                         : c10::DispatchKeySet(kRematKey)),
       call.is_aten ? above | c10::DispatchKeySet(kRematKey) : above);
   const OpDepthGuard depth_guard;
+  const c10::DeviceGuard device_guard(call.device);
+  const c10::remat::PlacementGuard placement(
+      c10::remat::Placement::Evictable);
+  if (const auto stream = current_stream(call.device)) {
+    for (StorageVersion* input : request.inputs) {
+      holder_of(*input).streams.used_by_replay(*stream);
+    }
+  }
 
   const auto storages = make_storages(request, call);
   // Outlives the call: boxed kernels with several `out` arguments return
@@ -239,10 +245,14 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
 
 std::unique_ptr<c10::remat::Buffer> DispatchReplayer::copy(
     const StorageVersion& version) {
-  const auto& holder = *static_cast<const StorageHandle*>(version.holder);
+  auto& holder = *static_cast<StorageHandle*>(version.holder);
+  const c10::DeviceGuard device_guard(holder.device);
+  if (const auto stream = current_stream(holder.device)) {
+    holder.streams.used_by_replay(*stream);
+  }
   try {
     return std::make_unique<ReplayedBuffer>(
-        allocator_of(holder.device).clone(holder.data.get(), holder.nbytes));
+        copy_bytes(holder.data, holder.nbytes));
   } catch (const c10::OutOfMemoryError&) {
     return nullptr;
   }

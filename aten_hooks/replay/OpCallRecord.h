@@ -68,6 +68,7 @@ struct OpCallRecord final : c10::remat::OpPayload {
 
   c10::OperatorHandle op;
   c10::DispatchKeySet key_set;
+  c10::Device device = c10::kCPU; // that it ran on
   ExecutionFlags flags{};
   bool is_aten = true;
   int generator_arg = -1;

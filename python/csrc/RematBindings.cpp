@@ -2,6 +2,7 @@
 #include <ATen/remat/capture/EvictedAddress.h>
 #include <c10/remat/BlockingSection.h>
 #include <c10/remat/CpuMemory.h>
+#include <c10/remat/DeviceMemory.h>
 #include <c10/remat/Errors.h>
 #include <c10/remat/policy/PolicyRegistry.h>
 
@@ -15,6 +16,7 @@ namespace {
 
 namespace py = pybind11;
 using at::remat::RematMode;
+using c10::remat::Engine;
 using c10::remat::Bytes;
 using c10::remat::Config;
 
@@ -46,7 +48,20 @@ c10::StorageImpl& impl_of(const c10::Storage& storage) {
   return *storage.unsafeGetStorageImpl();
 }
 
+// -1: the CPU, else the index of a CUDA device.
+c10::Device device_at(int index) {
+  return index < 0
+      ? c10::Device(c10::kCPU)
+      : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+Engine* engine_if_any(int device) {
+  auto* managed = RematMode::get().device_if_any(device_at(device));
+  return managed == nullptr ? nullptr : &managed->engine();
+}
+
 void enable(
+    int device,
     std::optional<Bytes> budget,
     const std::string& policy,
     bool chaos,
@@ -56,49 +71,60 @@ void enable(
   config.policy = policy;
   config.chaos = chaos;
   RematMode::get().enable(
-      config, smallest_managed.value_or(RematMode::kSmallestManaged));
+      device_at(device),
+      config,
+      smallest_managed.value_or(RematMode::kSmallestManaged));
 }
 
-void disable() {
-  RematMode::get().disable();
+void disable(int device) {
+  RematMode::get().disable(device_at(device));
 }
 
-bool is_enabled() {
-  return RematMode::get().active() != nullptr;
+bool is_enabled(int device) {
+  return RematMode::get().active_on(device_at(device)) != nullptr;
 }
 
-void set_budget(std::optional<Bytes> budget) {
-  RematMode::get().set_budget(budget.value_or(Config::kUnlimited));
+bool is_any_enabled() {
+  return RematMode::get().is_active();
 }
 
-std::string current_policy() {
-  const auto* engine = RematMode::get().active();
-  return engine == nullptr ? c10::remat::default_policy_name()
-                           : engine->config().policy;
+void set_budget(int device, std::optional<Bytes> budget) {
+  RematMode::get().set_budget(
+      device_at(device), budget.value_or(Config::kUnlimited));
 }
 
-std::optional<Bytes> current_budget() {
-  const auto* engine = RematMode::get().active();
-  const Bytes budget =
-      engine == nullptr ? Config::kUnlimited : engine->config().budget;
+std::string current_policy(int device) {
+  auto* managed = RematMode::get().active_on(device_at(device));
+  return managed == nullptr ? c10::remat::default_policy_name()
+                            : managed->engine().config().policy;
+}
+
+std::optional<Bytes> current_budget(int device) {
+  auto* managed = RematMode::get().active_on(device_at(device));
+  const Bytes budget = managed == nullptr ? Config::kUnlimited
+                                          : managed->engine().config().budget;
   return budget == Config::kUnlimited ? std::nullopt
                                       : std::optional<Bytes>(budget);
 }
 
-void reset_counters() {
-  if (auto* engine = RematMode::get().engine_if_any()) {
+void reset_counters(int device) {
+  if (auto* engine = engine_if_any(device)) {
     engine->reset_counters();
   }
 }
 
 void check_invariants() {
-  if (const auto* engine = RematMode::get().engine_if_any()) {
-    engine->check_invariants();
-  }
+  RematMode::get().for_each_device([](at::remat::ManagedDevice& managed) {
+    managed.engine().check_invariants();
+  });
 }
 
 uint64_t evict_all() {
-  return RematMode::get().engine().evict_all();
+  uint64_t evicted = 0;
+  RematMode::get().for_each_device([&](at::remat::ManagedDevice& managed) {
+    evicted += managed.engine().evict_all();
+  });
+  return evicted;
 }
 
 bool evict(const c10::Storage& storage) {
@@ -116,7 +142,10 @@ bool is_resident(const c10::Storage& storage) {
 }
 
 void pin(const c10::Storage& storage) {
-  RematMode::get().engine();
+  if (!RematMode::get().is_active()) {
+    throw c10::remat::UsageError(
+        "remat is off; call torch.cuda.remat.enable() first");
+  }
   RematMode::get().pin_by_user(impl_of(storage));
 }
 
@@ -136,18 +165,18 @@ void escape(const c10::Storage& storage) {
   RematMode::get().escape(impl_of(storage));
 }
 
-void start_trace(const std::string& path) {
-  auto* engine = RematMode::get().active();
-  if (engine == nullptr) {
+void start_trace(int device, const std::string& path) {
+  auto* managed = RematMode::get().active_on(device_at(device));
+  if (managed == nullptr) {
     throw c10::remat::UsageError(
         "remat is off, there is nothing to trace; call "
         "torch.cuda.remat.enable() first");
   }
-  engine->start_trace(path);
+  managed->engine().start_trace(path);
 }
 
-void stop_trace() {
-  RematMode::get().engine().stop_trace();
+void stop_trace(int device) {
+  RematMode::get().device(device_at(device)).engine().stop_trace();
 }
 
 void add_alias(const c10::Storage& storage) {
@@ -162,10 +191,10 @@ void unmanage(const c10::Storage& storage) {
   RematMode::get().unmanage(impl_of(storage));
 }
 
-py::dict counters() {
-  const auto counters = [] {
+py::dict counters(int device) {
+  const auto counters = [&] {
     const py::gil_scoped_release no_gil;
-    const auto* engine = RematMode::get().engine_if_any();
+    const auto* engine = engine_if_any(device);
     return engine == nullptr ? c10::remat::Counters{} : engine->counters();
   }();
   py::dict result;
@@ -181,10 +210,10 @@ py::dict counters() {
   return result;
 }
 
-py::dict census() {
-  const auto census = [] {
+py::dict census(int device) {
+  const auto census = [&] {
     const py::gil_scoped_release no_gil;
-    const auto* engine = RematMode::get().engine_if_any();
+    const auto* engine = engine_if_any(device);
     return engine == nullptr ? c10::remat::Census{} : engine->census();
   }();
   py::dict result;
@@ -200,13 +229,32 @@ py::dict census() {
   return result;
 }
 
-py::tuple cpu_memory() {
-  const auto usage = c10::remat::cpu_memory_usage();
-  return py::make_tuple(usage.live, usage.peak);
+c10::remat::DeviceMemory& cuda_memory(int device) {
+  auto* memory = c10::remat::cuda_memory(device);
+  TORCH_CHECK(memory != nullptr, "no memory of cuda:", device, " is counted");
+  return *memory;
 }
 
-void reset_cpu_memory_peak() {
-  c10::remat::reset_cpu_memory_peak();
+// In use now, and at most since the last reset.
+py::tuple memory(int device) {
+  if (device < 0) {
+    const auto usage = c10::remat::cpu_memory_usage();
+    return py::make_tuple(usage.live, usage.peak);
+  }
+  const auto& memory = cuda_memory(device);
+  return py::make_tuple(memory.usage(), memory.peak());
+}
+
+void reset_memory_peak(int device) {
+  if (device < 0) {
+    c10::remat::reset_cpu_memory_peak();
+  } else {
+    cuda_memory(device).reset_peak();
+  }
+}
+
+bool can_limit(int cuda_device) {
+  return c10::remat::cuda_memory(cuda_device) != nullptr;
 }
 
 } // namespace
@@ -217,12 +265,14 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "enable",
       expose(&enable),
+      py::arg("device"),
       py::arg("budget"),
       py::arg("policy"),
       py::arg("chaos"),
       py::arg("smallest_managed"));
   m.def("disable", expose(&disable));
   m.def("is_enabled", expose(&is_enabled));
+  m.def("is_any_enabled", expose(&is_any_enabled));
   m.def("set_budget", expose(&set_budget));
   m.def("current_policy", expose(&current_policy));
   m.def("current_budget", expose(&current_budget));
@@ -247,8 +297,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("evicted_address", [] {
     return reinterpret_cast<uintptr_t>(at::remat::evicted_address());
   });
-  m.def("cpu_memory", &cpu_memory);
-  m.def("reset_cpu_memory_peak", &reset_cpu_memory_peak);
+  m.def("memory", &memory);
+  m.def("reset_memory_peak", &reset_memory_peak);
+  m.def("can_limit", &can_limit);
   m.def("policies", [] { return c10::remat::policy_names(); });
   m.def("default_policy", [] { return c10::remat::default_policy_name(); });
 }

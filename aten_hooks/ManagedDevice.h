@@ -1,0 +1,68 @@
+#pragma once
+
+#include "capture/OpTimer.h"
+#include "capture/StorageHandle.h"
+
+#include <c10/core/Device.h>
+#include <c10/remat/DeviceMemory.h>
+#include <c10/remat/Engine.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+namespace at::remat {
+
+// A device with an engine: how full it is, and what its allocator asks for.
+class ManagedDevice final : public c10::remat::DevicePort,
+                            public c10::remat::PressureHandler {
+ public:
+  // The ports must outlive it. Throws UsageError for an unknown policy, and
+  // for a CUDA device whose allocator cannot be given a limit.
+  ManagedDevice(
+      c10::Device device,
+      const c10::remat::Config& config,
+      c10::remat::StoragePort& storage,
+      c10::remat::ReplayPort& replayer);
+
+  c10::Device device() const {
+    return device_;
+  }
+  Engine& engine() {
+    return engine_;
+  }
+  OpTimer& timer() {
+    return timer_;
+  }
+
+  // Its ops are captured.
+  bool is_active() const {
+    return is_active_.load(std::memory_order_acquire);
+  }
+  void set_active(bool active) {
+    is_active_.store(active, std::memory_order_release);
+  }
+
+  // From now on the allocator keeps to `budget`.
+  void limit(c10::remat::Bytes budget);
+  // Evicts what is above the budget now.
+  void relieve_now();
+
+  // A stream of it is being captured into a graph.
+  bool is_capturing() const;
+  c10::remat::Bytes peak() const;
+  void reset_peak();
+
+  c10::remat::Bytes usage() const override;
+  bool relieve(const c10::remat::MemoryRequest& request) noexcept override;
+  std::string explain_out_of_memory(c10::remat::Bytes size) override;
+
+ private:
+  const c10::Device device_;
+  c10::remat::DeviceMemory* const cuda_; // null: the CPU
+  OpTimer timer_;
+  std::atomic<bool> is_active_{false};
+  Engine engine_; // last: it is told of this as its DevicePort
+};
+
+} // namespace at::remat

@@ -1,0 +1,52 @@
+#include "OpTimer.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace at::remat {
+
+c10::Stream OpTimer::current_stream() const {
+  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+}
+
+std::unique_ptr<OpTimer::Sample> OpTimer::start(uint64_t signature) {
+  std::unique_ptr<Sample> sample;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (pending_.size() >= kMostPending) {
+      return nullptr;
+    }
+    if (!idle_.empty()) {
+      sample = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  if (sample == nullptr) {
+    sample = std::make_unique<Sample>(device_.type(), signature);
+  }
+  sample->signature = signature;
+  sample->start.record(current_stream());
+  return sample;
+}
+
+void OpTimer::stop(std::unique_ptr<Sample> sample) {
+  sample->end.record(current_stream());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  pending_.push_back(std::move(sample));
+}
+
+void OpTimer::collect(c10::remat::Engine& engine) {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return; // another thread is at it
+  }
+  while (!pending_.empty() && pending_.front()->end.query()) {
+    std::unique_ptr<Sample> sample = std::move(pending_.front());
+    pending_.pop_front();
+    const double ms = sample->start.elapsedTime(sample->end);
+    engine.note_cost(
+        sample->signature, std::max<int64_t>(static_cast<int64_t>(ms * 1e6), 1));
+    idle_.push_back(std::move(sample));
+  }
+}
+
+} // namespace at::remat
