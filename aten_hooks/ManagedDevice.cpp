@@ -41,13 +41,22 @@ ManagedDevice::ManagedDevice(
       timer_(device),
       engine_(config, storage, *this, replayer) {}
 
+void ManagedDevice::unlimit() {
+  if (cuda_ != nullptr) {
+    cuda_->set_limit(Config::kUnlimited, nullptr);
+  } else {
+    c10::remat::set_cpu_memory_limit(0, nullptr);
+  }
+}
+
 void ManagedDevice::limit(Bytes budget) {
   if (cuda_ != nullptr) {
-    cuda_->set_limit(budget, budget == Config::kUnlimited ? nullptr : this);
+    // Also without a budget: the device's own memory is a limit.
+    cuda_->set_limit(budget, this);
     return;
   }
   if (budget == Config::kUnlimited) {
-    c10::remat::set_cpu_memory_limit(0, nullptr);
+    unlimit();
     return;
   }
   constexpr Bytes kMost = std::numeric_limits<int64_t>::max() - 1;
@@ -62,14 +71,28 @@ void ManagedDevice::relieve_now() {
     if (shortage > 0) {
       engine_.relieve_pressure(static_cast<Bytes>(shortage));
     }
-  } else if (const Bytes now = usage(); now > budget) {
-    engine_.relieve_pressure(now - budget);
+    return;
+  }
+  if (usage() > budget) {
+    cuda_->release_free_memory();
+  }
+  // What is evicted helps only where it leaves whole segments free.
+  for (Bytes now = usage(); now > budget; now = usage()) {
+    c10::remat::MemoryRequest request;
+    request.shortage = now - budget;
+    if (engine_.relieve_request(request) == 0) {
+      break;
+    }
     cuda_->release_free_memory();
   }
 }
 
 bool ManagedDevice::is_capturing() const {
   return cuda_ != nullptr && cuda_->is_capturing();
+}
+
+bool ManagedDevice::captures_graph() const {
+  return cuda_ != nullptr && cuda_->captures_graph();
 }
 
 Bytes ManagedDevice::usage() const {
@@ -94,19 +117,17 @@ void ManagedDevice::reset_peak() {
 
 bool ManagedDevice::relieve(
     const c10::remat::MemoryRequest& request) noexcept {
-  if (!is_active()) {
+  if (!is_active() || captures_graph()) {
     return false;
   }
   const ReliefTimer timer(engine_);
   int waits = 0;
-  for (;;) {
+  do {
     if (engine_.relieve_request(request) > 0) {
       return true;
     }
-    if (!wait_for_other_ops(engine_, waits)) {
-      return false;
-    }
-  }
+  } while (wait_for_other_ops(engine_, waits));
+  return false;
 }
 
 std::string ManagedDevice::explain_out_of_memory(Bytes size) {

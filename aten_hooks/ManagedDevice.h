@@ -43,13 +43,17 @@ class ManagedDevice final : public c10::remat::DevicePort,
     is_active_.store(active, std::memory_order_release);
   }
 
-  // From now on the allocator keeps to `budget`.
+  // From now on the allocator keeps to `budget`, and asks for relief.
   void limit(c10::remat::Bytes budget);
+  // It does not any more.
+  void unlimit();
   // Evicts what is above the budget now.
   void relieve_now();
 
-  // A stream of it is being captured into a graph.
+  // Some stream of it is being captured into a graph.
   bool is_capturing() const;
+  // The current one is.
+  bool captures_graph() const;
   c10::remat::Bytes peak() const;
   void reset_peak();
 

@@ -152,7 +152,7 @@ void RematMode::disable(c10::Device device) {
   Engine& engine = managed->engine();
   // Nothing is evicted from here on; and once all is resident, threads whose
   // ops are no longer captured read what they should.
-  managed->limit(Config::kUnlimited);
+  managed->unlimit();
   Config config = engine.config();
   config.budget = Config::kUnlimited;
   config.chaos = false;

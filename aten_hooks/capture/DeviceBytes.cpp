@@ -1,10 +1,10 @@
 #include "DeviceBytes.h"
 
-#include "RematKey.h"
-
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/zero.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/fill_ops.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <cstring>
@@ -13,21 +13,18 @@ namespace at::remat {
 
 namespace {
 
-void keep(void*) {}
+constexpr c10::DispatchKeySet kCuda(c10::DispatchKey::CUDA);
 
 // A tensor over bytes that someone else owns.
-at::Tensor over(void* address, size_t nbytes, c10::Device device) {
+at::Tensor over(const at::DataPtr& bytes, size_t nbytes) {
   c10::Storage storage(
       c10::Storage::use_byte_size_t(),
       nbytes,
-      at::DataPtr(address, nullptr, &keep, device),
+      at::DataPtr(bytes.get(), bytes.device()),
       /*allocator=*/nullptr,
       /*resizable=*/false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage),
-      c10::DispatchKeySet(
-          device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU),
-      caffe2::TypeMeta::Make<uint8_t>());
+      std::move(storage), kCuda, caffe2::TypeMeta::Make<uint8_t>());
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(
       {static_cast<int64_t>(nbytes)});
   return tensor;
@@ -35,9 +32,14 @@ at::Tensor over(void* address, size_t nbytes, c10::Device device) {
 
 } // namespace
 
+c10::Allocator& allocator_of(c10::Device device) {
+  return device.is_cpu() ? *c10::GetCPUAllocator()
+                         : *at::detail::getCUDAHooks().getCUDADeviceAllocator();
+}
+
 at::DataPtr allocate_bytes(size_t nbytes, c10::Device device) {
   const c10::DeviceGuard guard(device);
-  return c10::GetAllocator(device.type())->allocate(nbytes);
+  return allocator_of(device).allocate(nbytes);
 }
 
 at::DataPtr copy_bytes(const at::DataPtr& from, size_t nbytes) {
@@ -47,10 +49,9 @@ at::DataPtr copy_bytes(const at::DataPtr& from, size_t nbytes) {
     return copy;
   }
   const c10::DeviceGuard guard(from.device());
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const NoCaptureGuard no_capture;
-  over(copy.get(), nbytes, from.device())
-      .copy_(over(from.get(), nbytes, from.device()));
+  at::Tensor target = over(copy, nbytes);
+  at::_ops::copy_::redispatch(
+      kCuda, target, over(from, nbytes), /*non_blocking=*/true);
   return copy;
 }
 
@@ -60,9 +61,8 @@ void fill_with_zeros(at::DataPtr& bytes, size_t nbytes) {
     return;
   }
   const c10::DeviceGuard guard(bytes.device());
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const NoCaptureGuard no_capture;
-  over(bytes.get(), nbytes, bytes.device()).zero_();
+  at::Tensor target = over(bytes, nbytes);
+  at::_ops::fill__Scalar::redispatch(kCuda, target, 0);
 }
 
 } // namespace at::remat

@@ -7,8 +7,11 @@
 
 namespace at::remat {
 
-// Bytes on any device, in the order of its current stream. The copying and
-// filling are ops that are not captured.
+// Bytes on any device, in the order of its current stream. Copying and filling
+// are kernels called below all that looks at ops.
+
+// The allocator of the CPU, or PyTorch's of a CUDA device.
+c10::Allocator& allocator_of(c10::Device device);
 
 at::DataPtr allocate_bytes(size_t nbytes, c10::Device device);
 // Throws c10::OutOfMemoryError.

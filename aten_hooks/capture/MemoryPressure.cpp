@@ -1,7 +1,7 @@
 #include "MemoryPressure.h"
 
 #include "../RematMode.h"
-#include "RematKey.h"
+#include "OpCall.h"
 
 #include <c10/remat/CpuMemory.h>
 #include <c10/util/Exception.h>
@@ -85,7 +85,7 @@ ReliefTimer::~ReliefTimer() {
 }
 
 bool wait_for_other_ops(const Engine& engine, int& waits) {
-  if (waits >= kMostWaits || engine.ops_in_flight() <= op_depth()) {
+  if (waits >= kMostWaits || engine.ops_in_flight() <= own_ops_on(engine)) {
     return false;
   }
   ++waits;

@@ -45,8 +45,8 @@ auto with_memory_errors(
   }
 }
 
-// Other threads' ops unpin when they end: waits a little for one of those that
-// are under way on `engine`. False if there is none, or after `waits` times.
+// Other threads' ops unpin when they end: waits a little for those that are
+// under way on `engine`. False if there are none, or after so many `waits`.
 bool wait_for_other_ops(const Engine& engine, int& waits);
 
 // Counts its lifetime as time spent relieving pressure.

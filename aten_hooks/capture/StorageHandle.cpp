@@ -41,7 +41,8 @@ void set_address(c10::StorageImpl& storage, void* address) {
       __ATOMIC_RELEASE);
 }
 
-// The allocator of `bytes` learns whose they are.
+// The allocator of `bytes` learns whose they are. Once the engine knows, too:
+// the allocator asks it about owners.
 void tell_owner(const at::DataPtr& bytes, void* owner) {
   if (!bytes.device().is_cuda() || bytes.get() == nullptr) {
     return;
@@ -53,6 +54,21 @@ void tell_owner(const at::DataPtr& bytes, void* owner) {
 
 StorageHandle* holder_of(c10::remat::StorageVersion& version) {
   return static_cast<StorageHandle*>(version.holder);
+}
+
+// The allocator may use the bytes again in the order of one stream.
+void prepare_to_free(StorageHandle& handle) noexcept {
+  if (handle.device.is_cpu()) {
+    return;
+  }
+  const auto lock = lock_stream_uses(handle.device);
+  if (handle.storage == nullptr) {
+    handle.streams.before_death(handle.data);
+    return;
+  }
+  const auto* memory = c10::remat::cuda_memory(handle.device.index());
+  handle.streams.before_eviction(
+      handle.data, memory != nullptr && memory->is_capturing());
 }
 
 } // namespace
@@ -70,7 +86,6 @@ StorageHandle* manage(c10::StorageImpl& storage, Engine& engine) {
   handle->data = std::move(storage._mutable_data_ptr_no_checks());
   storage.set_data_ptr_noswap(at::DataPtr(
       address, handle.get(), &c10::remat::managed_deleter, handle->device));
-  tell_owner(handle->data, handle.get());
   return handle.release();
 }
 
@@ -89,7 +104,10 @@ void detach(StorageHandle& handle) {
   c10::StorageImpl& storage = *handle.storage;
   handle.storage = nullptr;
   tell_owner(handle.data, nullptr);
-  handle.streams.before_free(handle.data);
+  if (!handle.device.is_cpu()) {
+    const auto lock = lock_stream_uses(handle.device);
+    handle.streams.before_death(handle.data);
+  }
   storage._mutable_data_ptr_no_checks().release_context();
   storage.set_data_ptr_noswap(std::move(handle.data));
 }
@@ -102,30 +120,41 @@ void StoragePortImpl::release(c10::remat::StorageVersion& version) noexcept {
   if (handle->storage != nullptr) {
     set_address(*handle->storage, evicted_address());
   }
-  handle->streams.before_free(handle->data);
+  prepare_to_free(*handle);
   handle->data.clear();
 }
 
 void StoragePortImpl::adopt(
     c10::remat::StorageVersion& version,
     std::unique_ptr<c10::remat::Buffer> buffer) noexcept {
+  auto& made = static_cast<ReplayedBuffer&>(*buffer);
   if (version.holder == nullptr) {
     auto* fresh = new StorageHandle;
     fresh->nbytes = version.size;
-    fresh->device = static_cast<ReplayedBuffer&>(*buffer).data.device();
+    fresh->device = made.data.device();
     version.holder = fresh;
   }
   StorageHandle* handle = holder_of(version);
-  handle->data = std::move(static_cast<ReplayedBuffer&>(*buffer).data);
-  handle->streams.made(current_stream(handle->device), /*by_replay=*/true);
-  tell_owner(handle->data, handle);
+  handle->data = std::move(made.data);
+  if (!handle->device.is_cpu()) {
+    const auto lock = lock_stream_uses(handle->device);
+    handle->streams.made_by_replay(made.allocated_on, made.written_on);
+  }
+  if (handle->version) { // else of no storage of the program
+    tell_owner(handle->data, handle);
+  }
   if (handle->storage != nullptr) {
     set_address(*handle->storage, handle->data.get());
   }
 }
 
 void StoragePortImpl::set_version(void* holder, VersionId id) noexcept {
-  static_cast<StorageHandle*>(holder)->version = id;
+  auto* handle = static_cast<StorageHandle*>(holder);
+  const bool is_new = !handle->version;
+  handle->version = id;
+  if (is_new) {
+    tell_owner(handle->data, handle);
+  }
 }
 
 VersionId StoragePortImpl::version_of(void* holder) const noexcept {
@@ -140,7 +169,7 @@ void StoragePortImpl::disown(c10::remat::StorageVersion& version) noexcept {
 
 void StoragePortImpl::forget(c10::remat::StorageVersion& version) noexcept {
   if (StorageHandle* handle = holder_of(version)) {
-    handle->streams.before_free(handle->data);
+    prepare_to_free(*handle);
     delete handle;
   }
   version.holder = nullptr;

@@ -7,6 +7,8 @@
 #include <c10/remat/Engine.h>
 #include <c10/remat/StorageHooks.h>
 
+#include <optional>
+
 namespace at::remat {
 
 using c10::remat::Engine;
@@ -29,7 +31,7 @@ struct StorageHandle {
   // Aliases through which other code may write at any time (numpy, DLPack).
   int aliases = 0;
   bool is_parameter = false; // the engine knows
-  StreamUse streams;
+  StreamUse streams; // under the lock of `lock_stream_uses`
 };
 
 // Null if `storage` is not managed.
@@ -67,8 +69,9 @@ class StoragePortImpl final : public c10::remat::StoragePort {
 
 // Bytes made by a replay.
 struct ReplayedBuffer final : c10::remat::Buffer {
-  explicit ReplayedBuffer(at::DataPtr data) : data(std::move(data)) {}
-  at::DataPtr data; // made on the current stream of its device
+  at::DataPtr data;
+  std::optional<c10::Stream> allocated_on;
+  std::optional<c10::Stream> written_on;
 };
 
 } // namespace at::remat

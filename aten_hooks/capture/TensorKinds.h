@@ -1,8 +1,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Allocator.h>
+#include "DeviceBytes.h"
+
 #include <c10/core/StorageImpl.h>
+#include <c10/remat/DeviceMemory.h>
 
 namespace at::remat {
 
@@ -34,8 +36,15 @@ inline bool covers_storage(const at::Tensor& tensor) {
 inline bool is_from_allocator(const c10::StorageImpl& storage) {
   const at::DataPtr& data_ptr =
       const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
-  return data_ptr.get_deleter() ==
-      c10::GetAllocator(data_ptr.device().type())->raw_deleter();
+  const c10::Device device = data_ptr.device();
+  if (data_ptr.get_deleter() != allocator_of(device).raw_deleter()) {
+    return false;
+  }
+  if (device.is_cpu()) {
+    return true;
+  }
+  const auto* memory = c10::remat::cuda_memory(device.index());
+  return memory != nullptr && !memory->is_private(data_ptr.get());
 }
 
 inline bool is_sparse_compressed(at::Layout layout) {

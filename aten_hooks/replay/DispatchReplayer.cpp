@@ -44,7 +44,7 @@ class NoWarnings final : public c10::WarningHandler {
 };
 
 c10::Storage make_storage(at::DataPtr data, size_t nbytes) {
-  c10::Allocator* allocator = c10::GetAllocator(data.device().type());
+  c10::Allocator* allocator = &allocator_of(data.device());
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),
       nbytes,
@@ -55,6 +55,22 @@ c10::Storage make_storage(at::DataPtr data, size_t nbytes) {
 
 StorageHandle& holder_of(StorageVersion& version) {
   return *static_cast<StorageHandle*>(version.holder);
+}
+
+// Does the op write over the input's own bytes?
+bool is_consumed(const ReplayRequest& request, size_t input) {
+  const auto& overwrites = request.record->overwrites;
+  for (size_t i = 0; i < overwrites.size(); ++i) {
+    if (overwrites[i].input == input && !request.keep_input[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool captures_graph(c10::Device device) {
+  const auto* memory = c10::remat::cuda_memory(device.index());
+  return memory != nullptr && memory->captures_graph();
 }
 
 // The bytes behind each StorageRef.
@@ -192,9 +208,22 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
   const c10::DeviceGuard device_guard(call.device);
   const c10::remat::PlacementGuard placement(
       c10::remat::Placement::Evictable);
-  if (const auto stream = current_stream(call.device)) {
-    for (StorageVersion* input : request.inputs) {
-      holder_of(*input).streams.used_by_replay(*stream);
+  const auto stream = current_stream(call.device);
+  // By input, for those that are consumed.
+  c10::SmallVector<std::optional<c10::Stream>, 4> allocated_on;
+  if (stream) {
+    TORCH_CHECK(
+        !captures_graph(call.device),
+        "remat: a tensor that a CUDA graph is being captured with is evicted, "
+        "and cannot be rematerialized during the capture (",
+        request.record->name,
+        " would have to run again); call torch.cuda.remat.pin() on what the "
+        "graph reads before the capture");
+    const auto lock = lock_stream_uses(call.device);
+    for (size_t i = 0; i < request.inputs.size(); ++i) {
+      StreamUse& use = holder_of(*request.inputs[i]).streams;
+      use.used_by_replay(*stream, *call.stream, is_consumed(request, i));
+      allocated_on.push_back(use.allocated_on());
     }
   }
 
@@ -216,6 +245,8 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
       continue;
     }
     c10::Storage storage;
+    auto buffer = std::make_unique<ReplayedBuffer>();
+    buffer->allocated_on = buffer->written_on = stream;
     if (i < fresh) {
       const OpCallRecord::FreshOutput& output = call.fresh_outputs[i];
       const c10::IValue& result = stack[output.result];
@@ -232,13 +263,16 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
           written_over |= ref.source == StorageRef::Source::Input &&
               overwrite.input == ref.index && overwrite.output == i;
         }
+        if (stream && written_over && is_consumed(request, ref.index)) {
+          buffer->allocated_on = allocated_on[ref.index];
+        }
         if (written_whole || written_over) {
           storage = storages[k];
         }
       }
     }
-    buffers.push_back(std::make_unique<ReplayedBuffer>(
-        take_bytes(storage, request.outputs[i]->size)));
+    buffer->data = take_bytes(storage, request.outputs[i]->size);
+    buffers.push_back(std::move(buffer));
   }
   return buffers;
 }
@@ -246,13 +280,19 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
 std::unique_ptr<c10::remat::Buffer> DispatchReplayer::copy(
     const StorageVersion& version) {
   auto& holder = *static_cast<StorageHandle*>(version.holder);
-  const c10::DeviceGuard device_guard(holder.device);
+  auto buffer = std::make_unique<ReplayedBuffer>();
   if (const auto stream = current_stream(holder.device)) {
-    holder.streams.used_by_replay(*stream);
+    if (captures_graph(holder.device)) {
+      return nullptr; // the copy would become part of the graph
+    }
+    // The program is about to write on this stream.
+    const auto lock = lock_stream_uses(holder.device);
+    holder.streams.used_by_replay(*stream, *stream, /*consumes=*/false);
+    buffer->allocated_on = buffer->written_on = stream;
   }
   try {
-    return std::make_unique<ReplayedBuffer>(
-        copy_bytes(holder.data, holder.nbytes));
+    buffer->data = copy_bytes(holder.data, holder.nbytes);
+    return buffer;
   } catch (const c10::OutOfMemoryError&) {
     return nullptr;
   }

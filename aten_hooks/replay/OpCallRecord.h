@@ -1,11 +1,13 @@
 #pragma once
 
 #include "ExecutionFlags.h"
+#include "GeneratorSnapshot.h"
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Stream.h>
 #include <c10/core/impl/SizesAndStrides.h>
 #include <c10/remat/graph/OpRecord.h>
 #include <c10/util/SmallVector.h>
@@ -69,11 +71,11 @@ struct OpCallRecord final : c10::remat::OpPayload {
   c10::OperatorHandle op;
   c10::DispatchKeySet key_set;
   c10::Device device = c10::kCPU; // that it ran on
+  std::optional<c10::Stream> stream; // likewise; none on the CPU
   ExecutionFlags flags{};
   bool is_aten = true;
   int generator_arg = -1;
-  // The generator as it was before the op drew from it.
-  at::Generator generator;
+  GeneratorSnapshot generator; // as it was before the op drew from it
   c10::SmallVector<c10::IValue, 6> args; // None where a tensor was
   c10::SmallVector<TensorArg, 3> tensor_args;
   c10::SmallVector<TensorRef, 3> tensors;
