@@ -115,8 +115,7 @@ void ManagedDevice::reset_peak() {
   }
 }
 
-bool ManagedDevice::relieve(
-    const c10::remat::MemoryRequest& request) noexcept {
+bool ManagedDevice::relieve(const c10::remat::MemoryRequest& request) noexcept {
   if (!is_active() || captures_graph()) {
     return false;
   }

@@ -38,6 +38,11 @@ bool fault_in(c10::StorageImpl& storage) {
   } else if (mode.active_on(handle->device) != nullptr) {
     handle->engine->count_fault();
     mode.escape(storage);
+    if (const auto stream = current_stream(handle->device)) {
+      // Whoever uses the address does so in the order of the current stream.
+      const auto lock = lock_stream_uses(handle->device);
+      handle->streams.used_by_program(*stream, /*writes=*/true);
+    }
   }
   return true;
 }

@@ -15,41 +15,41 @@ constexpr c10::DispatchKeySet kBelowRemat(
     c10::DispatchKeySet::FULL_AFTER,
     kRematKey);
 
-// That an op runs on: of its first CUDA tensor, or that is asked for.
+// That an op runs on: the CUDA device that its results are asked for on, or of
+// its first CUDA tensor. What has neither runs on the CPU.
 c10::Device device_of(
+    const OpTraits& traits,
     c10::DispatchKeySet key_set,
-    const torch::jit::Stack& stack,
-    size_t arguments) {
+    const torch::jit::Stack& stack) {
+  const size_t first = stack.size() - traits.args.size();
+  if (traits.device_arg >= 0) {
+    const c10::IValue& asked = stack[first + traits.device_arg];
+    if (asked.isDevice() && asked.toDevice().is_cuda()) {
+      return asked.toDevice().has_index()
+          ? asked.toDevice()
+          : c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+    }
+  }
   if (!key_set.has_backend(c10::BackendComponent::CUDABit)) {
     return c10::kCPU;
   }
-  std::optional<c10::Device> device;
-  const auto look_at = [&](const c10::IValue& value) {
-    if (value.isTensor() && value.toTensor().defined() &&
-        value.toTensor().is_cuda()) {
-      device = value.toTensor().device();
-    } else if (
-        value.isDevice() && value.toDevice().is_cuda() &&
-        value.toDevice().has_index()) {
-      device = value.toDevice();
+  for (size_t i = 0; i < traits.args.size(); ++i) {
+    if (traits.args[i].kind == OpTraits::ArgKind::Other) {
+      continue;
     }
-  };
-  for (auto it = stack.end() - static_cast<std::ptrdiff_t>(arguments);
-       it != stack.end() && !device;
-       ++it) {
-    if (it->isTensorList() || it->isOptionalTensorList()) {
-      for (const c10::IValue& element : it->toListRef()) {
-        if (!device) {
-          look_at(element);
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor() && value.toTensor().is_cuda()) {
+      return value.toTensor().device();
+    }
+    if (value.isList()) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isTensor() && element.toTensor().is_cuda()) {
+          return element.toTensor().device();
         }
       }
-    } else {
-      look_at(*it);
     }
   }
-  return device
-      ? *device
-      : c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+  return c10::kCPU;
 }
 
 // Tensor.record_stream of a managed storage: upstream's kernel leaves DataPtrs
@@ -62,7 +62,10 @@ bool record_stream(torch::jit::Stack& stack) {
   if (handle == nullptr) {
     return false;
   }
-  handle->streams.recorded_by_program(stream);
+  {
+    const auto lock = lock_stream_uses(handle->device);
+    handle->streams.recorded_by_program(stream);
+  }
   torch::jit::drop(stack, 2);
   return true;
 }
@@ -84,13 +87,12 @@ void capture(
     c10::DispatchKeySet key_set,
     torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = key_set & kBelowRemat;
-  if (!RematMode::get().is_active() ||
-      key_set.has(c10::DispatchKey::Python)) {
+  if (!RematMode::get().is_active() || key_set.has(c10::DispatchKey::Python)) {
     op.redispatchBoxed(below, stack);
     return;
   }
   const OpTraits& traits = OpTraits::of(op);
-  const c10::Device device = device_of(key_set, *stack, traits.args.size());
+  const c10::Device device = device_of(traits, key_set, *stack);
   ManagedDevice* managed = RematMode::get().active_on(device);
   OverheadSample overhead(managed == nullptr ? nullptr : &managed->engine());
   if (traits.records_stream && record_stream(*stack)) {

@@ -1,6 +1,6 @@
 #include "DeviceBytes.h"
 
-#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/fill_ops.h>

@@ -35,6 +35,22 @@ bool makes_gradients() {
 
 } // namespace
 
+int own_ops_on(const Engine& engine) {
+  int ops = 0;
+  for (const OpCall* call = current_call; call != nullptr;
+       call = call->outer_) {
+    ops += call->takes_part(engine) ? 1 : 0;
+  }
+  return ops;
+}
+
+bool OpCall::takes_part(const Engine& engine) const {
+  return engine_ == &engine ||
+      std::any_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
+           return guest.engine == &engine && guest.has_begun;
+         });
+}
+
 OpCall::OpCall(
     const c10::OperatorHandle& op,
     const OpTraits& traits,
@@ -58,17 +74,21 @@ OpCall::OpCall(
       decline(traits.not_replayable);
     } else if (makes_gradients()) {
       decline("gradient");
-    } else if (home_->is_capturing()) {
-      decline("CUDA graph capture");
     }
   }
-  signature_ = reinterpret_cast<uintptr_t>(&op.schema());
+  if (home_ != nullptr && home_->captures_graph()) {
+    is_captured_ = true;
+    decline("CUDA graph capture");
+  }
+  // Costs differ between devices.
+  signature_ = reinterpret_cast<uintptr_t>(&op.schema()) + device.index() + 1;
   scan_arguments(stack.size() - traits.args.size());
 }
 
 void OpCall::begin() {
-  if (home_ != nullptr && home_->is_capturing()) {
-    refuse_replay_in_capture();
+  if (is_captured_) {
+    keep_for_graph();
+    return;
   }
   begin_guests();
   if (engine_ != nullptr) {
@@ -79,9 +99,14 @@ void OpCall::begin() {
       throw;
     }
   }
-  note_streams();
   current_call = this;
-  start_timing();
+  try {
+    note_streams();
+    start_timing();
+  } catch (...) {
+    abort();
+    throw;
+  }
 }
 
 void OpCall::begin_home() {
@@ -99,6 +124,7 @@ void OpCall::begin_home() {
   }
   if (record_) {
     record_->flags = ExecutionFlags::current();
+    record_->stream = current_stream(device_);
     if (traits_.draws_random_numbers) {
       const size_t first = stack_.size() - traits_.args.size();
       std::optional<at::Generator> given;
@@ -117,9 +143,8 @@ void OpCall::begin_home() {
   for (StorageHandle* handle : written_) {
     holders.push_back(handle);
   }
-  with_memory_errors(*engine_, device_, [&] {
-    engine_->begin_op(holders, inputs_, writes_);
-  });
+  with_memory_errors(
+      *engine_, device_, [&] { engine_->begin_op(holders, inputs_, writes_); });
 }
 
 void OpCall::begin_guests() {
@@ -163,29 +188,34 @@ void OpCall::end_guests(bool aborted) noexcept {
   }
 }
 
-// A replay would become part of the graph that is being captured.
-void OpCall::refuse_replay_in_capture() const {
+// Note [What a graph has captured]
+// Each launch of a graph uses the addresses that it was captured with, unseen.
+// So what a captured op reads stays where it is, as if pinned by the program;
+// what it writes counts as written by other code from then on, and what is
+// computed from that is never replayed. An operand that is evicted is an error:
+// its replay would become part of the graph.
+void OpCall::keep_for_graph() {
+  RematMode& mode = RematMode::get();
   for (const Operand& operand : operands_) {
-    TORCH_CHECK(
-        operand.handle == nullptr ||
-            operand.handle->engine->is_resident(operand.handle->version),
-        "remat: ",
-        traits_.name,
-        " needs a tensor that is evicted, and it cannot be rematerialized "
-        "while a CUDA graph is captured; call torch.cuda.remat.pin() on the "
-        "graph's inputs before the capture");
+    if (operand.handle == nullptr) {
+      continue;
+    }
+    if (operand.is_written) {
+      mode.add_alias(*operand.storage);
+    } else {
+      mode.pin_by_user(*operand.storage);
+    }
   }
 }
 
 void OpCall::note_streams() {
-  const auto stream = current_stream(device_);
-  if (!stream) {
-    return;
-  }
   for (const Operand& operand : operands_) {
-    if (operand.handle != nullptr && operand.handle->device == device_) {
-      operand.handle->streams.used_by_program(*stream, operand.write >= 0);
+    if (operand.handle == nullptr || operand.handle->device.is_cpu()) {
+      continue;
     }
+    const auto stream = current_stream(operand.handle->device);
+    const auto lock = lock_stream_uses(operand.handle->device);
+    operand.handle->streams.used_by_program(*stream, operand.is_written);
   }
 }
 
@@ -194,7 +224,7 @@ void OpCall::start_timing() {
     return;
   }
   is_timed_ = timed_ops().wants(signature_);
-  if (device_.is_cpu()) {
+  if (device_.is_cpu()) { // where an op is done when it returns
     if (is_timed_) {
       relief_before_ = relief_ns_of_thread();
       start_ = Clock::now();
@@ -246,7 +276,9 @@ void OpCall::note_result(
     }
     return;
   }
-  fresh_.push_back(manage(storage, *engine_));
+  StorageHandle* handle = manage(storage, *engine_);
+  handle->streams.made_by_program(current_stream(device_));
+  fresh_.push_back(handle);
   record_->fresh_outputs.push_back({result, element, storage.nbytes()});
 }
 
@@ -297,6 +329,12 @@ void OpCall::name_overwritten_outputs() {
 }
 
 void OpCall::end() {
+  if (is_captured_) {
+    if (!is_nested_) {
+      engine_->count_not_replayable("CUDA graph capture");
+    }
+    return;
+  }
   current_call = outer_;
   end_guests(/*aborted=*/false);
   if (engine_ != nullptr) {
@@ -343,6 +381,9 @@ void OpCall::keep_inputs_for_good() {
 }
 
 void OpCall::abort() {
+  if (is_captured_) {
+    return;
+  }
   current_call = outer_;
   sample_ = nullptr;
   end_guests(/*aborted=*/true);

@@ -45,6 +45,7 @@ class OpCall {
     int32_t input = -1; // index into read_ and inputs_
     int32_t write = -1; // index into writes_
     uint32_t ref = 0; // index into the record's storages
+    bool is_written = false;
   };
 
   // The operands that the engine of another device keeps.
@@ -81,7 +82,9 @@ class OpCall {
   void end_home();
   void begin_guests();
   void end_guests(bool aborted) noexcept;
-  void refuse_replay_in_capture() const;
+  void keep_for_graph();
+  bool takes_part(const Engine& engine) const;
+  friend int own_ops_on(const Engine& engine);
   void note_streams();
   void start_timing();
   void stop_timing(c10::remat::OpCapture& capture);
@@ -96,6 +99,7 @@ class OpCall {
   const char* declined_ = nullptr; // why
   OpCall* outer_ = nullptr; // the op whose kernel called this one
   bool is_nested_;
+  bool is_captured_ = false; // into a CUDA graph
   c10::SmallVector<Operand, 4> operands_;
   c10::SmallVector<const c10::TensorImpl*, 4> seen_tensors_;
   c10::SmallVector<StorageHandle*, 4> read_;
@@ -110,5 +114,8 @@ class OpCall {
   int64_t relief_before_ = 0;
   std::unique_ptr<OpTimer::Sample> sample_; // on a device with streams
 };
+
+// Ops that this thread is running and has told `engine` of.
+int own_ops_on(const Engine& engine);
 
 } // namespace at::remat

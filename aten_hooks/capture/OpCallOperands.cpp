@@ -23,6 +23,7 @@ constexpr size_t kMostInline = 256;
 constexpr size_t kMostForeignInline = 16 * 1024;
 
 const char* const kForeignMemory = "reads memory shared with other code";
+const char* const kHostMemory = "copied from host memory";
 const char* const kOtherDevice = "reads memory of another device";
 
 } // namespace
@@ -100,6 +101,10 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
   }
   operands_.push_back(Operand{&storage, handle_of(storage)});
   Operand& operand = operands_.back();
+  if (operand.handle != nullptr &&
+      RematMode::get().active_on(operand.handle->device) == nullptr) {
+    operand.handle = nullptr; // resident for good; its engine is off
+  }
   StorageRef ref;
   ref.nbytes = storage.nbytes();
   ref.device = storage.device();
@@ -115,7 +120,8 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
   } else if (
       ref.device.is_cpu() &&
       (ref.nbytes <= kMostInline ||
-       (ref.nbytes <= kMostForeignInline && !is_from_allocator(storage)))) {
+       (ref.nbytes <= kMostForeignInline &&
+        (!device_.is_cpu() || !is_from_allocator(storage))))) {
     ref.source = StorageRef::Source::Constant;
     if (record_) {
       auto& constants = record_->constants;
@@ -126,10 +132,11 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
     }
   } else if (is_nested_) {
     // It may be an output of the outer op, which is still to be captured.
+  } else if (ref.device.is_cpu() && !device_.is_cpu()) {
+    decline(kHostMemory);
   } else if (!is_from_allocator(storage)) {
     decline(kForeignMemory);
-  } else if (
-      ManagedDevice* managed = RematMode::get().active_on(ref.device)) {
+  } else if (ManagedDevice* managed = RematMode::get().active_on(ref.device)) {
     operand.handle = manage_leaf(storage, managed->engine());
     ref.source = StorageRef::Source::Input;
   } else {
@@ -185,9 +192,12 @@ bool OpCall::is_operand_of_outer_op(const c10::StorageImpl& storage) const {
 }
 
 void OpCall::visit_guest(const Operand& operand, bool written) {
+  // As in `write`.
+  written &= !is_nested_ ||
+      (outer_ != nullptr && !is_operand_of_outer_op(*operand.storage));
   Engine* engine = operand.handle->engine;
-  auto guest = std::find_if(
-      guests_.begin(), guests_.end(), [&](const Guest& known) {
+  auto guest =
+      std::find_if(guests_.begin(), guests_.end(), [&](const Guest& known) {
         return known.engine == engine;
       });
   if (guest == guests_.end()) {
@@ -219,6 +229,7 @@ void OpCall::visit(const at::Tensor& tensor, const OpTraits::Arg& arg) {
     return;
   }
   Operand& operand = operand_of(storage_of(tensor));
+  operand.is_written |= arg.written;
   const bool overwrites_all =
       arg.written && arg.write_only && covers_storage(tensor);
   const bool is_parameter = tensor.requires_grad() && tensor.is_leaf();
@@ -228,7 +239,7 @@ void OpCall::visit(const at::Tensor& tensor, const OpTraits::Arg& arg) {
         operand.handle->engine->declare_parameter(operand.handle->version);
   }
   if (operand.handle != nullptr && operand.handle->engine != engine_) {
-    decline(kOtherDevice);
+    decline(operand.handle->device.is_cpu() ? kHostMemory : kOtherDevice);
     visit_guest(operand, arg.written);
     return;
   }

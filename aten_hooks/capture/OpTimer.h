@@ -37,6 +37,7 @@ class OpTimer {
 
  private:
   static constexpr size_t kMostPending = 64;
+  static constexpr uint32_t kOpsPerLook = 16;
 
   c10::Stream current_stream() const;
 

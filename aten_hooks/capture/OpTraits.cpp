@@ -42,6 +42,8 @@ const std::vector<WriteRule>& write_rules() {
       {"aten::rrelu_with_noise", kWriteOnly, {"noise"}, "training"},
       {"aten::rrelu_with_noise_", kWriteOnly, {"noise"}, "training"},
       {"aten::mkldnn_rnn_layer_backward", kReadAndWrite, {"workspace"}, ""},
+      {"aten::_cudnn_rnn", kReadAndWrite, {"dropout_state"}, "train"},
+      {"aten::_cudnn_rnn_backward", kReadAndWrite, {"reserve"}, ""},
   };
   return rules;
 }
@@ -105,6 +107,13 @@ bool is_generator_type(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
+bool is_device_type(const c10::TypePtr& type) {
+  if (const auto optional = type->cast<c10::OptionalType>()) {
+    return is_device_type(optional->getElementType());
+  }
+  return type->kind() == c10::TypeKind::DeviceObjType;
+}
+
 std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
   auto traits = std::make_unique<OpTraits>();
   const c10::FunctionSchema& schema = op.schema();
@@ -128,6 +137,8 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
       arg.kind = OpTraits::ArgKind::TensorList;
     } else if (is_generator_type(argument.type())) {
       traits->generator_arg = static_cast<int>(i);
+    } else if (is_device_type(argument.type())) {
+      traits->device_arg = static_cast<int>(i);
     }
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       arg.written = true;

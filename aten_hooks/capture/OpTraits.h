@@ -33,6 +33,7 @@ struct OpTraits {
   bool is_uninitialized = false;
   bool draws_random_numbers = false;
   int generator_arg = -1;
+  int device_arg = -1; // of the results
   int write_flag = -1; // position of a bool argument; see Arg::conditional
   // Other code may use its tensors after it returns.
   bool keeps_inputs = false;

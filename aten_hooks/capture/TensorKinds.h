@@ -1,7 +1,7 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include "DeviceBytes.h"
+#include <ATen/core/Tensor.h>
 
 #include <c10/core/StorageImpl.h>
 #include <c10/remat/DeviceMemory.h>

@@ -87,9 +87,8 @@ std::vector<c10::Storage> make_storages(
       const auto& overwrites = request.record->overwrites;
       for (size_t i = 0; i < overwrites.size(); ++i) {
         if (overwrites[i].input == ref.index) {
-          data = request.keep_input[i]
-              ? copy_bytes(holder.data, ref.nbytes)
-              : std::move(holder.data);
+          data = request.keep_input[i] ? copy_bytes(holder.data, ref.nbytes)
+                                       : std::move(holder.data);
         }
       }
       storages.push_back(make_storage(std::move(data), ref.nbytes));
@@ -113,8 +112,7 @@ std::vector<c10::Storage> make_storages(
       break;
     }
     case StorageRef::Source::Empty:
-      storages.push_back(
-          make_storage(allocate_bytes(0, device), ref.nbytes));
+      storages.push_back(make_storage(allocate_bytes(0, device), ref.nbytes));
       break;
     }
   }
@@ -206,8 +204,7 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
       call.is_aten ? above | c10::DispatchKeySet(kRematKey) : above);
   const OpDepthGuard depth_guard;
   const c10::DeviceGuard device_guard(call.device);
-  const c10::remat::PlacementGuard placement(
-      c10::remat::Placement::Evictable);
+  const c10::remat::PlacementGuard placement(c10::remat::Placement::Evictable);
   const auto stream = current_stream(call.device);
   // By input, for those that are consumed.
   c10::SmallVector<std::optional<c10::Stream>, 4> allocated_on;

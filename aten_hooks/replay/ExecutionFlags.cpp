@@ -25,6 +25,24 @@ void ExecutionFlagsGuard::apply(
   if (from.default_dtype != to.default_dtype) {
     c10::set_default_dtype(to.default_dtype);
   }
+  if (from.cudnn != to.cudnn) {
+    context.setUserEnabledCuDNN(to.cudnn);
+  }
+  if (from.cudnn_benchmark != to.cudnn_benchmark) {
+    context.setBenchmarkCuDNN(to.cudnn_benchmark);
+  }
+  if (from.cudnn_deterministic != to.cudnn_deterministic) {
+    context.setDeterministicCuDNN(to.cudnn_deterministic);
+  }
+  if (from.cudnn_tf32 != to.cudnn_tf32) {
+    context.setAllowTF32CuDNN(to.cudnn_tf32);
+  }
+  if (from.cublas_reduces_fp16 != to.cublas_reduces_fp16) {
+    context.setAllowFP16ReductionCuBLAS(to.cublas_reduces_fp16);
+  }
+  if (from.cublas_reduces_bf16 != to.cublas_reduces_bf16) {
+    context.setAllowBF16ReductionCuBLAS(to.cublas_reduces_bf16);
+  }
 }
 
 ExecutionFlagsGuard::ExecutionFlagsGuard(const ExecutionFlags& wanted)

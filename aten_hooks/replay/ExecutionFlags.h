@@ -18,6 +18,12 @@ struct ExecutionFlags {
   bool mkldnn;
   at::Float32MatmulPrecision matmul_precision;
   caffe2::TypeMeta default_dtype;
+  bool cudnn;
+  bool cudnn_benchmark;
+  bool cudnn_deterministic;
+  bool cudnn_tf32;
+  bool cublas_reduces_fp16;
+  bool cublas_reduces_bf16;
 
   static ExecutionFlags current() {
     const at::Context& context = at::globalContext();
@@ -28,7 +34,13 @@ struct ExecutionFlags {
         context.deterministicAlgorithms(),
         context.userEnabledMkldnn(),
         context.float32MatmulPrecision(),
-        c10::get_default_dtype()};
+        c10::get_default_dtype(),
+        context.userEnabledCuDNN(),
+        context.benchmarkCuDNN(),
+        context.deterministicCuDNN(),
+        context.allowTF32CuDNN(),
+        context.allowFP16ReductionCuBLAS(),
+        context.allowBF16ReductionCuBLAS()};
   }
 };
 

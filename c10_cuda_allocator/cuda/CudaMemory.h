@@ -182,10 +182,30 @@ class CudaMemory final : public DeviceMemory {
     const Guard guard(allocator_.mutex);
     return !allocator_.captures_underway.empty();
   }
+  bool captures_graph() const noexcept override {
+    if (!is_capturing()) { // the device's answer takes longer
+      return false;
+    }
+    const auto stream = cuda::getCurrentCUDAStream(device_);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+        status != cudaStreamCaptureStatusNone;
+  }
+  bool is_private(const void* address) const noexcept override {
+    const Guard guard(allocator_.mutex);
+    return !allocator_.graph_pools.empty() &&
+        std::any_of(
+            allocator_.active_blocks.begin(),
+            allocator_.active_blocks.end(),
+            [&](const auto* block) {
+              return block->ptr == address &&
+                  block->pool->owner_PrivatePool != nullptr;
+            });
+  }
   std::vector<SegmentView> segments(
       const MemoryRequest& request) const override {
     const Guard guard(allocator_.mutex);
-    const auto& params = *static_cast<const typename Allocator::RematParams*>(
+    const auto* params = static_cast<const typename Allocator::RematParams*>(
         request.allocator_key);
     std::vector<SegmentView> result;
     for (const auto* block : allocator_.get_all_blocks()) {
@@ -195,8 +215,8 @@ class CudaMemory final : public DeviceMemory {
         continue;
       }
       SegmentView segment;
-      segment.serves_request =
-          block->pool == params.pool && block->stream == params.stream();
+      segment.serves_request = params != nullptr &&
+          block->pool == params->pool && block->stream == params->stream();
       segment.releasable = block->expandable_segment_ == nullptr;
       for (; block != nullptr && block->mapped; block = block->next) {
         const auto owner = owners_.find(block->ptr);

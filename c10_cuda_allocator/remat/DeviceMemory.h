@@ -18,7 +18,8 @@ struct MemoryRequest {
   // Reserved, but in use by nobody. If `size` is less, only fragmentation
   // stands in the way.
   Bytes unused = 0;
-  // What the allocator needs to tell which blocks could serve the request.
+  // What the allocator needs to tell which blocks could serve the request;
+  // null: there is none, only the shortage.
   const void* allocator_key = nullptr;
 };
 
@@ -79,6 +80,11 @@ class DeviceMemory {
   // A stream of the device is being captured into a graph: nothing may be
   // evicted or asked of events.
   virtual bool is_capturing() const noexcept = 0;
+  // The current stream of this thread is.
+  virtual bool captures_graph() const noexcept = 0;
+  // The block at `address` is of a private pool (a graph's, a MemPool's):
+  // launches of a graph, which nobody sees, may write there.
+  virtual bool is_private(const void* address) const noexcept = 0;
 
   // The segments that matter for `request`. Takes the allocator's lock; the
   // engine's, if held, comes first.

@@ -11,14 +11,16 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
 namespace py = pybind11;
 using at::remat::RematMode;
-using c10::remat::Engine;
 using c10::remat::Bytes;
 using c10::remat::Config;
+using c10::remat::Engine;
 
 // Runs `wait` without the interpreter lock if this thread has it: whoever is
 // waited for may need it.
@@ -82,6 +84,17 @@ void disable(int device) {
 
 bool is_enabled(int device) {
   return RematMode::get().active_on(device_at(device)) != nullptr;
+}
+
+std::vector<int> enabled_devices() {
+  std::vector<int> devices;
+  RematMode::get().for_each_device([&](at::remat::ManagedDevice& managed) {
+    if (managed.is_active()) {
+      const auto device = managed.device();
+      devices.push_back(device.is_cpu() ? -1 : device.index());
+    }
+  });
+  return devices;
 }
 
 bool is_any_enabled() {
@@ -231,18 +244,24 @@ py::dict census(int device) {
 
 c10::remat::DeviceMemory& cuda_memory(int device) {
   auto* memory = c10::remat::cuda_memory(device);
-  TORCH_CHECK(memory != nullptr, "no memory of cuda:", device, " is counted");
+  if (memory == nullptr) {
+    throw c10::remat::UsageError(
+        "the memory of cuda:" + std::to_string(device) +
+        " is not that of PyTorch's own caching allocator, and is not counted");
+  }
   return *memory;
 }
 
 // In use now, and at most since the last reset.
-py::tuple memory(int device) {
+std::pair<int64_t, int64_t> memory(int device) {
   if (device < 0) {
     const auto usage = c10::remat::cpu_memory_usage();
-    return py::make_tuple(usage.live, usage.peak);
+    return {usage.live, usage.peak};
   }
   const auto& memory = cuda_memory(device);
-  return py::make_tuple(memory.usage(), memory.peak());
+  return {
+      static_cast<int64_t>(memory.usage()),
+      static_cast<int64_t>(memory.peak())};
 }
 
 void reset_memory_peak(int device) {
@@ -272,7 +291,8 @@ PYBIND11_MODULE(_C, m) {
       py::arg("smallest_managed"));
   m.def("disable", expose(&disable));
   m.def("is_enabled", expose(&is_enabled));
-  m.def("is_any_enabled", expose(&is_any_enabled));
+  m.def("is_any_enabled", &is_any_enabled);
+  m.def("enabled_devices", expose(&enabled_devices));
   m.def("set_budget", expose(&set_budget));
   m.def("current_policy", expose(&current_policy));
   m.def("current_budget", expose(&current_budget));
@@ -297,8 +317,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("evicted_address", [] {
     return reinterpret_cast<uintptr_t>(at::remat::evicted_address());
   });
-  m.def("memory", &memory);
-  m.def("reset_memory_peak", &reset_memory_peak);
+  m.def("memory", expose(&memory));
+  m.def("reset_memory_peak", expose(&reset_memory_peak));
   m.def("can_limit", &can_limit);
   m.def("policies", [] { return c10::remat::policy_names(); });
   m.def("default_policy", [] { return c10::remat::default_policy_name(); });

@@ -32,6 +32,8 @@ _STORAGE_READERS = (
 )
 # Hand the memory to someone else for good.
 _STORAGE_ESCAPES = ("_share_fd_cpu_", "_share_filename_cpu_", "data_ptr")
+# Put another DataPtr in the storage's place.
+_STORAGE_TAKES = ("_share_cuda_",)
 _TENSOR_READERS = ("tolist", "__reduce_ex__")
 
 _installed = False
@@ -47,6 +49,8 @@ def install() -> None:
         _wrap(torch.UntypedStorage, name, _reading)
     for name in _STORAGE_ESCAPES:
         _wrap(torch.UntypedStorage, name, _escaping)
+    for name in _STORAGE_TAKES:
+        _wrap(torch.UntypedStorage, name, _taking)
     for name in _TENSOR_READERS:
         _wrap(torch.Tensor, name, _reading)
     for name in ("numpy", "__array__"):
@@ -76,7 +80,7 @@ def _storages_of(value: Any) -> Iterable[Any]:
         with torch._C.DisableTorchFunction():
             if (
                 value.layout == torch.strided
-                and value.device.type == "cpu"
+                and value.device.type in ("cpu", "cuda")
                 and torch._C._has_storage(value)
             ):
                 return (torch._C.TensorBase.untyped_storage(value),)
@@ -120,9 +124,15 @@ def _reading(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
 def _escaping(
     original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    if _C.is_enabled():
+    if _C.is_any_enabled():
         for storage in _storages_of(self):
             _C.escape(storage)
+    return original(self, *args, **kwargs)
+
+
+def _taking(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    for storage in _storages_of(self):
+        _C.unmanage(storage)
     return original(self, *args, **kwargs)
 
 
@@ -130,7 +140,7 @@ def _aliasing(
     original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
 ) -> Any:
     array = original(self, *args, **kwargs)
-    if _C.is_enabled():
+    if _C.is_any_enabled():
         _watch_alias(self, array)
     return array
 
@@ -153,7 +163,7 @@ def _shares(storage: torch.UntypedStorage, array: Any) -> bool:
 
 def _dlpack(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     capsule = original(self, *args, **kwargs)
-    if _C.is_enabled():
+    if _C.is_any_enabled():
         # The consumer's lifetime cannot be told: an alias for good.
         for storage in _storages_of(self):
             _C.add_alias(storage)

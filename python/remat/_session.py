@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from typing import Iterator, Optional, Tuple, Union
+from typing import Iterator, Optional, Tuple
 
 import torch
 
 from . import _access, _C
 from ._config import budget_bytes, Environment, Limit
-
-
-Device = Union[str, int, "torch.device", None]
-
-
-def managed_device(device: Device) -> torch.device:
-    """Return the device that ``device`` names, if it can be managed."""
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    result = (
-        torch.device("cuda", device)
-        if isinstance(device, int)
-        else torch.device(device)
-    )
-    if result.type != "cpu":
-        raise NotImplementedError(
-            f"remat manages the CPU only in this version, got {result}; "
-            "pass device='cpu'"
-        )
-    return result
-
-
-def _total_memory(device: torch.device) -> int:
-    # The machine's memory, or the container's share of it.
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdigit() else total
+from ._devices import (
+    Device,
+    initialize,
+    meant_device,
+    meant_devices,
+    slot,
+    total_memory,
+)
 
 
 def enable(
@@ -49,13 +25,14 @@ def enable(
     """Keep ``device`` within ``budget`` from now on.
 
     Covers all threads. Enabling again changes the budget and, where one is
-    given, the policy.
+    given, the policy. Several devices can be enabled, each with its own budget.
 
     Args:
         budget: the most bytes in use on the device, as :func:`parse_bytes`
             reads them; default: the environment variable
             ``PYTORCH_REMAT_BUDGET``, and without it no limit.
-        device: default: the GPU where there is one, else the CPU.
+        device: default, and for ``"cuda"``: every visible GPU, each with that
+            budget; without a GPU the CPU.
         policy: a name from :func:`policies`; default: the best one there is.
 
     Raises:
@@ -66,27 +43,42 @@ def enable(
     first allocation that does not fit raises ``torch.OutOfMemoryError``.
     """
     environment = Environment.read()
-    target = managed_device(device)
+    targets = meant_devices(device)
+    initialize(targets)
     limit = environment.budget if budget is None else budget
-    limit_bytes = budget_bytes(limit, _total_memory(target))
-    if policy is None:
-        policy = _C.current_policy()
+    limits = [budget_bytes(limit, total_memory(target)) for target in targets]
     _access.install()
-    _C.enable(limit_bytes, policy, environment.chaos, environment.smallest_managed)
+    for target, limit_bytes in zip(targets, limits):
+        _C.enable(
+            slot(target),
+            limit_bytes,
+            _C.current_policy(slot(target)) if policy is None else policy,
+            environment.chaos,
+            environment.smallest_managed,
+        )
 
 
-def disable() -> None:
+def disable(device: Device = None) -> None:
     """Bring everything evicted back, whatever the budget, and stop.
+
+    Args:
+        device: default: every device that is enabled.
 
     No effect while disabled.
     """
-    _C.disable()
+    if device is None:
+        for index in _C.enabled_devices():
+            _C.disable(index)
+        return
+    for target in meant_devices(device):
+        _C.disable(slot(target))
 
 
 def is_enabled(device: Device = None) -> bool:
-    """Return whether ``device`` is kept within a budget."""
-    managed_device(device)
-    return _C.is_enabled()
+    """Return whether ``device`` is kept within a budget; default: whether any is."""
+    if device is None:
+        return bool(_C.enabled_devices())
+    return _C.is_enabled(slot(meant_device(device)))
 
 
 @contextlib.contextmanager
@@ -99,17 +91,26 @@ def budget(
     enclosing :func:`enable`, or off. Arguments and errors are those of
     :func:`enable`.
     """
-    was_enabled = _C.is_enabled()
-    limit_before, policy_before = _C.current_budget(), _C.current_policy()
+    targets = meant_devices(device)
+    before = {
+        target: (_C.current_budget(slot(target)), _C.current_policy(slot(target)))
+        for target in targets
+        if _C.is_enabled(slot(target))
+    }
     enable(limit, device=device, policy=policy)
     try:
         yield
     finally:
-        if was_enabled:
-            limit = float("inf") if limit_before is None else limit_before
-            enable(limit, device=device, policy=policy_before)
-        else:
-            disable()
+        for target in targets:
+            if target in before:
+                limit_before, policy_before = before[target]
+                enable(
+                    float("inf") if limit_before is None else limit_before,
+                    device=target,
+                    policy=policy_before,
+                )
+            else:
+                disable(target)
 
 
 def set_budget(limit: Limit, *, device: Device = None) -> None:
@@ -117,11 +118,15 @@ def set_budget(limit: Limit, *, device: Device = None) -> None:
 
     Args:
         limit: as for :func:`enable`; ``None`` and ``float("inf")`` mean no limit.
+        device: as for :func:`enable`.
 
     Raises:
-        ValueError: if ``limit`` cannot be read, or while disabled.
+        ValueError: if ``limit`` cannot be read, or if a device is disabled.
     """
-    _C.set_budget(budget_bytes(limit, _total_memory(managed_device(device))))
+    targets = meant_devices(device)
+    limits = [budget_bytes(limit, total_memory(target)) for target in targets]
+    for target, limit_bytes in zip(targets, limits):
+        _C.set_budget(slot(target), limit_bytes)
 
 
 def pin(tensor: torch.Tensor) -> None:

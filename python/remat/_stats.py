@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
+
+import torch
 
 from . import _C
-from ._session import Device, managed_device
+from ._devices import Device, meant_device, meant_devices, slot
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Stats:
     not_replayable: Dict[str, int]  #: reason -> ops whose outputs are leaves
     faults: int  #: accesses to managed storages outside any op
     ooms: int  #: out-of-memory errors raised
-    bytes_now: int  #: live bytes of the device's allocator, now
+    bytes_now: int  #: live bytes of the CPU's allocator, reserved ones of a GPU's, now
     bytes_peak: int  #: the most of those since reset_peak_memory_stats
     budget_bytes: Optional[int]  #: now; None: no limit
     resident_bytes: int  #: managed and present, now
@@ -42,41 +44,47 @@ class Stats:
     op_records: int  #: now
 
 
+def _memory(target: torch.device) -> Tuple[int, int]:
+    if target.type == "cuda" and not torch.cuda.is_initialized():
+        return (0, 0)
+    return _C.memory(slot(target))
+
+
 def stats(device: Device = None) -> Stats:
     """Return counters and sizes; see :class:`Stats`. All zero if never enabled."""
-    managed_device(device)
-    now, peak = _C.cpu_memory()
+    target = meant_device(device)
+    now, peak = _memory(target)
     return Stats(
         bytes_now=now,
         bytes_peak=peak,
-        budget_bytes=_C.current_budget(),
-        **_C.counters(),
-        **_C.census(),
+        budget_bytes=_C.current_budget(slot(target)),
+        **_C.counters(slot(target)),
+        **_C.census(slot(target)),
     )
 
 
 def reset_stats(device: Device = None) -> None:
     """Start counting again."""
-    managed_device(device)
-    _C.reset_counters()
+    for target in meant_devices(device):
+        _C.reset_counters(slot(target))
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Return the live bytes of the device's allocator, remat on or off."""
-    managed_device(device)
-    return _C.cpu_memory()[0]
+    """Return what a budget bounds, remat on or off: bytes live on the CPU, bytes
+    that the caching allocator has reserved on a GPU."""
+    return _memory(meant_device(device))[0]
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """Return the most live bytes since :func:`reset_peak_memory_stats`."""
-    managed_device(device)
-    return _C.cpu_memory()[1]
+    """Return the most of them since :func:`reset_peak_memory_stats`."""
+    return _memory(meant_device(device))[1]
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """Start :func:`max_memory_allocated` again from the bytes live now."""
-    managed_device(device)
-    _C.reset_cpu_memory_peak()
+    """Start :func:`max_memory_allocated` again from what is in use now."""
+    for target in meant_devices(device):
+        if target.type == "cpu" or torch.cuda.is_initialized():
+            _C.reset_memory_peak(slot(target))
 
 
 def _size(count: Optional[int]) -> str:
@@ -92,7 +100,7 @@ def _size(count: Optional[int]) -> str:
 
 def summary(device: Device = None) -> str:
     """Return :func:`stats` as a table, as ``torch.cuda.memory_summary`` does."""
-    target = managed_device(device)
+    target = meant_device(device)
     s = stats(target)
     rows = [
         ("budget", _size(s.budget_bytes)),
@@ -123,7 +131,11 @@ def summary(device: Device = None) -> str:
     left = max(len(row[0]) for row in rows if row)
     right = max(len(row[1]) for row in rows if row)
     line = "|" + "-" * (left + 2) + "|" + "-" * (right + 2) + "|"
-    state = f"policy {_C.current_policy()}" if _C.is_enabled() else "not enabled"
+    state = (
+        f"policy {_C.current_policy(slot(target))}"
+        if _C.is_enabled(slot(target))
+        else "not enabled"
+    )
     title = f"torch.cuda.remat on {target}, {state}"
     body = [
         f"| {row[0]:<{left}} | {row[1]:>{right}} |" if row else line for row in rows

@@ -15,7 +15,7 @@ from torch.cuda.remat import _testing
 import runs
 
 # The one place that says on which devices the semantic tests run.
-DEVICES = ("cpu",)
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 def pytest_collection_finish() -> None:

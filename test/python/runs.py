@@ -76,6 +76,9 @@ def chaos_mode(*, on: bool = True) -> Iterator[None]:
 def execute(function: Callable[[], object], device: str, seed: int = 0) -> Outcome:
     """Run ``function`` once, with remat as it is now, from fixed random states."""
     gc.collect()
+    if device != "cpu":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
@@ -100,6 +103,9 @@ def execute(function: Callable[[], object], device: str, seed: int = 0) -> Outco
         {
             "results": results,
             "random state": torch.get_rng_state(),
+            "random state of the GPUs": (
+                torch.cuda.get_rng_state_all() if device != "cpu" else ()
+            ),
             "python random state": repr(random.getstate()),
             "numpy random state": repr(np.random.get_state(legacy=False)),
         }

@@ -20,6 +20,8 @@ MOST_SAMPLES = 5
 
 # Only on devices that this test does not have; found by reading their kernels.
 OTHER_DEVICES = {
+    "aten::_cudnn_rnn",
+    "aten::_cudnn_rnn_backward",
     "aten::cudnn_batch_norm",
     "aten::miopen_batch_norm",
     "aten::batch_norm_gather_stats",
