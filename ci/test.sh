@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # test.sh [TIER]...: sets everything up and runs the tests that this machine can:
-#   lint patches core wheel python
+#   lint patches core wheel python cuda
 # Without arguments: all of them, in this order. A failing tier does not stop the
 # later ones; the exit code says whether all passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-readonly TIERS=(lint patches core wheel python)
+readonly TIERS=(lint patches core wheel python cuda)
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
   sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"
   exit 0
@@ -42,6 +42,11 @@ tier_wheel() { bash ci/check_wheel.sh; }
 tier_python() {
   # Two processes, a file each: a crash costs its file and not the whole tier.
   env_run python -m pytest -q -n 2 --dist loadfile test/python "${PYTEST_OPTIONS[@]}"
+}
+
+tier_cuda() {
+  env_run --emulate-cuda --devices 2 python -m pytest -q -n 2 --dist loadfile test/emulated_cuda \
+    "${PYTEST_OPTIONS[@]}"
 }
 
 read -r -a PYTEST_OPTIONS <<<"${REMAT_PYTEST_OPTIONS:-}"

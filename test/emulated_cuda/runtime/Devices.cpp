@@ -58,6 +58,9 @@ const KnownError kErrors[] = {
     ERROR(
         cudaErrorStreamCaptureIsolation,
         "dependency created on uncaptured work in another stream"),
+    ERROR(
+        cudaErrorCapturedEvent,
+        "operation not permitted on an event last recorded in a capturing stream"),
 };
 #undef ERROR
 

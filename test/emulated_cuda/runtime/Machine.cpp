@@ -202,9 +202,7 @@ cudaError_t Machine::wait(CUstream_st& stream, const CUevent_st& event) {
     return cudaSuccess;
   }
   if (event.capture != nullptr) {
-    return fail(
-        cudaErrorInvalidValue,
-        "waits for an event of a capture that has ended");
+    return fail(cudaErrorCapturedEvent);
   }
   if (stream.capture != nullptr) {
     stream.capture->invalid = "waits for an event from outside the capture";
@@ -217,6 +215,9 @@ cudaError_t Machine::wait(CUstream_st& stream, const CUevent_st& event) {
 }
 
 cudaError_t Machine::query(CUevent_st& event) {
+  if (event.capture != nullptr) {
+    return fail(cudaErrorCapturedEvent);
+  }
   if (!event.recorded || host_.knows(event.clock)) {
     return cudaSuccess;
   }
@@ -250,9 +251,13 @@ cudaError_t Machine::query(CUstream_st& stream) {
   return cudaSuccess;
 }
 
-void Machine::synchronize(const CUevent_st& event) {
+cudaError_t Machine::synchronize(const CUevent_st& event) {
+  if (event.capture != nullptr) {
+    return fail(cudaErrorCapturedEvent);
+  }
   host_.learn(event.clock);
   host_ns_ = std::max(host_ns_, event.at_ns);
+  return cudaSuccess;
 }
 
 void Machine::synchronize(CUstream_st& stream) {
@@ -285,6 +290,7 @@ cudaError_t Machine::begin_capture(
   capture->id = ++captures_made_;
   capture->origin = &stream;
   capture->mode = mode;
+  capture->thread = std::this_thread::get_id();
   stream.capture = capture;
   captures_.push_back(capture);
   return cudaSuccess;
@@ -325,7 +331,11 @@ cudaError_t Machine::forbid_in_capture(const char* function) {
     return cudaSuccess;
   }
   for (const auto& capture : captures_) {
-    if (capture->mode == cudaStreamCaptureModeGlobal) {
+    const bool is_own = capture->thread == std::this_thread::get_id();
+    const bool counts = is_own ? capture->mode != cudaStreamCaptureModeRelaxed
+                               : capture->mode == cudaStreamCaptureModeGlobal &&
+            this_thread().capture_mode == cudaStreamCaptureModeGlobal;
+    if (counts) {
       capture->invalid =
           std::string(function) + " is not allowed while a stream is captured";
       return fail(cudaErrorStreamCaptureUnsupported, capture->invalid);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace emulated_cuda {
@@ -35,6 +36,7 @@ struct Capture {
   uint64_t id = 0;
   cudaStream_t origin = nullptr;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread; // that began it
   std::vector<std::shared_ptr<GraphNode>> nodes;
   std::string invalid; // why it cannot be ended; empty: it can
 };
@@ -115,14 +117,14 @@ class Machine {
   cudaError_t wait(CUstream_st& stream, const CUevent_st& event);
   cudaError_t query(CUevent_st& event);
   cudaError_t query(CUstream_st& stream);
-  void synchronize(const CUevent_st& event);
+  cudaError_t synchronize(const CUevent_st& event);
   void synchronize(CUstream_st& stream);
   void synchronize_device(int device);
 
   cudaError_t begin_capture(CUstream_st& stream, cudaStreamCaptureMode mode);
   cudaError_t end_capture(CUstream_st& stream, cudaGraph_t* graph);
-  // While something is captured in a mode that forbids it on this thread:
-  // invalidates the capture and returns an error.
+  // While this thread captures, or another in global mode, `function` is
+  // unsafe: invalidates the capture and returns an error.
   cudaError_t forbid_in_capture(const char* function);
 
   double host_ns();

@@ -46,6 +46,8 @@ class Memory {
   bool unmap(void* address, size_t size);
   bool allow_access(void* address, size_t size);
 
+  // Whether it is, was or will be device memory.
+  bool is_device_address(const void* address) const;
   // The allocation that holds `address`; null if there is none.
   const Range* find(const void* address, uintptr_t* begin = nullptr) const;
   // Says what is wrong with [address, address + size) where it touches device
@@ -82,7 +84,6 @@ class Memory {
   void give_back(int device, size_t size);
   void* take_addresses(size_t size);
   void return_addresses(void* address, size_t size);
-  bool is_device_address(const void* address) const;
   bool is_reserved(const void* address, size_t size) const;
   bool overlaps_range(const void* address, size_t size) const;
 

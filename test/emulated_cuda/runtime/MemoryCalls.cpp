@@ -18,10 +18,11 @@ int device_of(const void* address) {
   return range == nullptr ? -1 : range->device;
 }
 
-// Whether it goes where `kind` says.
+// Whether it goes where `kind` says; that it may is another question.
 bool is_of_kind(const void* to, const void* from, cudaMemcpyKind kind) {
-  const bool to_device = device_of(to) >= 0;
-  const bool from_device = device_of(from) >= 0;
+  const Memory& memory = Machine::get().memory;
+  const bool to_device = memory.is_device_address(to);
+  const bool from_device = memory.is_device_address(from);
   switch (kind) {
   case cudaMemcpyHostToHost:
     return !to_device && !from_device;

@@ -212,8 +212,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const auto error = machine.forbid_in_capture("cudaEventSynchronize")) {
     return error;
   }
-  machine.synchronize(*event);
-  return cudaSuccess;
+  return machine.synchronize(*event);
 }
 
 cudaError_t cudaEventElapsedTime(
@@ -226,9 +225,10 @@ cudaError_t cudaEventElapsedTime(
       ((start->flags | end->flags) & cudaEventDisableTiming) != 0) {
     return fail(cudaErrorInvalidResourceHandle);
   }
-  if (machine.query(*start) != cudaSuccess ||
-      machine.query(*end) != cudaSuccess) {
-    return cudaErrorNotReady;
+  for (cudaEvent_t event : {start, end}) {
+    if (const auto error = machine.query(*event)) {
+      return error;
+    }
   }
   *ms = static_cast<float>((end->at_ns - start->at_ns) / 1e6);
   return cudaSuccess;
