@@ -97,10 +97,14 @@ class CudaMemory final : public DeviceMemory {
     return false;
   }
 
-  // `growth` bytes more would be above the limit.
-  bool refuses(size_t growth) const {
-    return C10_UNLIKELY(handler_ != nullptr) &&
-        shortage_of(growth_of(growth)) > 0;
+  // `growth` bytes more would be above the limit: sets `error`.
+  bool refuses(size_t growth, cudaError_t& error) const {
+    if (C10_LIKELY(handler_ == nullptr) ||
+        shortage_of(growth_of(growth)) == 0) {
+      return false;
+    }
+    error = cudaErrorMemoryAllocation;
+    return true;
   }
 
   // The pool for `size` bytes in which only evictable bytes lie; null while
@@ -130,6 +134,14 @@ class CudaMemory final : public DeviceMemory {
   void freed(const void* address) {
     if (C10_UNLIKELY(!owners_.empty())) {
       owners_.erase(address);
+    }
+  }
+
+  template <class Blocks>
+  void append_free_blocks(Blocks& blocks) const {
+    for (const auto* pool :
+         {&allocator_.remat_large_blocks, &allocator_.remat_small_blocks}) {
+      blocks.insert(blocks.end(), pool->blocks.begin(), pool->blocks.end());
     }
   }
 
@@ -205,7 +217,7 @@ class CudaMemory final : public DeviceMemory {
   std::vector<SegmentView> segments(
       const MemoryRequest& request) const override {
     const Guard guard(allocator_.mutex);
-    const auto* params = static_cast<const typename Allocator::RematParams*>(
+    const auto* params = static_cast<const typename Allocator::remat_params*>(
         request.allocator_key);
     std::vector<SegmentView> result;
     for (const auto* block : allocator_.get_all_blocks()) {
@@ -311,7 +323,7 @@ class CudaMemory final : public DeviceMemory {
           &allocator_.remat_large_blocks,
           &allocator_.small_blocks,
           &allocator_.remat_small_blocks}) {
-      std::vector<typename Allocator::RematBlock*> blocks;
+      std::vector<typename Allocator::remat_block*> blocks;
       for (auto* block : pool->blocks) {
         if (block->expandable_segment_ != nullptr) {
           blocks.push_back(block);

@@ -1,0 +1,179 @@
+"""The budget of a CUDA device, as its caching allocator keeps it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.cuda.remat as remat
+from torch import nn
+
+MiB = 1 << 20
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device, or an emulated one"
+)
+
+
+@pytest.fixture(autouse=True)
+def empty_device() -> Iterator[None]:
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    yield
+    remat.disable()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _chain(length: int, numel: int) -> torch.Tensor:
+    """Saves ``length`` activations of ``numel`` floats for backward."""
+    value = torch.ones(numel, device="cuda", requires_grad=True)
+    result = value
+    for _ in range(length):
+        result = (result * 1.0001).sin()
+    result.sum().backward()
+    return value.grad
+
+
+def test_reserved_bytes_stay_within_the_budget() -> None:
+    expected = _chain(30, 2 * MiB)
+    peak = torch.cuda.max_memory_reserved()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    budget = peak // 2
+    remat.enable(budget, device="cuda")
+    got = _chain(30, 2 * MiB)
+    stats = remat.stats("cuda")
+    assert torch.cuda.max_memory_reserved() <= budget
+    assert stats.evictions > 0
+    assert stats.replays > 0
+    assert torch.equal(expected, got)
+
+
+def test_a_request_above_the_budget_is_out_of_memory_and_loses_nothing() -> None:
+    remat.enable(64 * MiB, device="cuda")
+    kept = torch.arange(MiB, device="cuda")
+    ooms = torch.cuda.memory_stats()["num_ooms"]
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        torch.empty(100 * MiB, dtype=torch.uint8, device="cuda")
+    text = str(caught.value)
+    assert "CUDA out of memory" in text
+    assert "remat: out of memory on cuda:0" in text
+    assert "budget is 64.00 MiB" in text
+    assert torch.cuda.memory_stats()["num_ooms"] == ooms + 1
+    assert torch.equal(kept.cpu(), torch.arange(MiB))
+    assert torch.ones(MiB, device="cuda").sum().item() == MiB
+
+
+def test_leaves_and_evictable_bytes_lie_in_different_segments() -> None:
+    remat.enable(512 * MiB, device="cuda")
+    leaf = torch.empty(4 * MiB, device="cuda", requires_grad=True)
+    saved = leaf.sin()
+    segments = {segment["address"]: segment for segment in torch.cuda.memory_snapshot()}
+
+    def pool_of(tensor: torch.Tensor) -> tuple[int, int]:
+        address = tensor.untyped_storage()._cdata and tensor.data_ptr()
+        for start, segment in segments.items():
+            if start <= address < start + segment["total_size"]:
+                return tuple(segment["segment_pool_id"])
+        raise AssertionError("in no segment")
+
+    assert pool_of(leaf) == (0, 0)
+    assert pool_of(saved) != (0, 0)
+
+
+def test_off_and_unlimited_place_everything_as_upstream_does() -> None:
+    value = torch.empty(4 * MiB, device="cuda", requires_grad=True).sin()
+    assert {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()} == {
+        (0, 0)
+    }
+    del value
+
+
+def test_neighbors_are_evicted_for_a_larger_request() -> None:
+    # Eight blocks fill the budget; a request of three blocks' size needs neighbors.
+    remat.enable(160 * MiB, device="cuda")
+    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+    saved = [leaf * float(i) for i in range(8)]
+    remat.reset_stats("cuda")
+    large = torch.cat([leaf.detach()] * 3)
+    stats = remat.stats("cuda")
+    assert large.sum().item() == 12 * MiB
+    assert 0 < stats.evictions <= 4
+    for i, value in enumerate(saved):
+        assert value[0].item() == float(i)
+
+
+def test_a_smaller_budget_takes_effect_at_once() -> None:
+    remat.enable(400 * MiB, device="cuda")
+    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+    saved = [leaf * float(i) for i in range(12)]
+    remat.set_budget(120 * MiB, device="cuda")
+    assert torch.cuda.memory_reserved() <= 120 * MiB
+    assert [value[0].item() for value in saved] == [float(i) for i in range(12)]
+
+
+def test_counters_are_those_of_the_blocks_that_are_there() -> None:
+    remat.enable(96 * MiB, device="cuda")
+    _chain(20, 2 * MiB)
+    stats = torch.cuda.memory_stats()
+    snapshot = torch.cuda.memory_snapshot()
+    assert stats["reserved_bytes.all.current"] == sum(s["total_size"] for s in snapshot)
+    assert stats["allocated_bytes.all.current"] == sum(
+        s["allocated_size"] for s in snapshot
+    )
+    gc.collect()
+    remat.disable()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_memory_that_another_stream_uses_is_evicted_after_that() -> None:
+    remat.enable(100 * MiB, device="cuda")
+    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+    side = torch.cuda.Stream()
+    saved = []
+    for i in range(8):
+        value = leaf * float(i)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            total = value.sum()
+        torch.cuda.current_stream().wait_stream(side)
+        saved.append((value, total))
+    assert torch.cuda.max_memory_reserved() <= 100 * MiB
+    for i, (value, total) in enumerate(saved):
+        assert total.item() == 4 * MiB * i
+        assert value[-1].item() == float(i)
+
+
+def test_training_with_momentum_within_half_of_its_memory() -> None:
+    def train() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layers = [nn.Linear(256, 256) for _ in range(6)]
+        net = nn.Sequential(*(m for layer in layers for m in (layer, nn.GELU())))
+        net.cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        for step in range(3):
+            batch = torch.full((8192, 256), 0.01 * step, device="cuda")
+            optimizer.zero_grad()
+            net(batch).square().mean().backward()
+            optimizer.step()
+        return [p.detach().clone() for p in net.parameters()]
+
+    expected = [p.cpu() for p in train()]
+    peak = torch.cuda.max_memory_reserved()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    remat.enable(peak // 2, device="cuda")
+    got = train()
+    assert torch.cuda.max_memory_reserved() <= peak // 2
+    assert remat.stats("cuda").replays > 0
+    remat.set_budget(None, device="cuda")
+    for a, b in zip(expected, got, strict=True):
+        assert torch.equal(a, b.cpu())
