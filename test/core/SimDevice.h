@@ -3,6 +3,7 @@
 #include <c10/remat/Engine.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -121,6 +122,10 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
   Bytes usage() const override {
     return used;
   }
+  std::vector<SegmentView> segments(
+      const MemoryRequest& request) const override {
+    return list_segments ? list_segments(request) : std::vector<SegmentView>();
+  }
 
   std::unique_ptr<Buffer> copy(const StorageVersion& version) override {
     const SimHolder& holder = holder_of(version);
@@ -174,6 +179,8 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
   }
 
   Bytes capacity;
+  // None: storages have no neighbors.
+  std::function<std::vector<SegmentView>(const MemoryRequest&)> list_segments;
   Engine* engine = nullptr;
   Bytes used = 0;
   Bytes peak = 0;

@@ -7,6 +7,7 @@
 #include "../PolicyBench.h"
 #include "../SimProgram.h"
 
+#include <c10/remat/evict/WindowChooser.h>
 #include <c10/remat/policy/PolicyRegistry.h>
 
 #include <algorithm>
@@ -246,7 +247,37 @@ void print_extra_compute() {
   }
 }
 
+// One segment in which every third block is free and every tenth stays.
+void print_window_choices() {
+  std::printf("window choice, ns: median, 99 %%\n");
+  for (const size_t count : {1000, 10000, 100000}) {
+    std::mt19937 random(11);
+    PricedSegment segment;
+    segment.serves_request = true;
+    for (size_t i = 0; i < count; ++i) {
+      const double cost = i % 10 == 9 ? PricedBlock::kBlocked
+          : i % 3 == 0                ? 0.0
+                                      : random() % 1000;
+      segment.blocks.push_back({1 + random() % 64, cost});
+    }
+    const std::vector<PricedSegment> segments{segment};
+    Times times;
+    for (int i = 0; i < 200; ++i) {
+      const auto start = Clock::now();
+      const auto chosen = choose_windows(segments, 100, 1u << 30);
+      times.samples.push_back(ns_since(start));
+      REMAT_ASSERT(!chosen.empty());
+    }
+    std::printf(
+        "  %7zu blocks %8.0f %8.0f\n",
+        count,
+        times.quantile(0.5),
+        times.quantile(0.99));
+  }
+}
+
 int run() {
+  print_window_choices();
   print_extra_compute();
   std::printf("captured op, ns: unlimited budget\n");
   for (const std::string& name : policy_names()) {

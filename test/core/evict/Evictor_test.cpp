@@ -1,0 +1,95 @@
+#include "../SimProgram.h"
+
+#include <gtest/gtest.h>
+
+namespace c10::remat {
+namespace {
+
+using Var = SimProgram::Var;
+
+// What a program holds, as blocks of one segment in the order in which it was
+// allocated.
+std::vector<BlockView> blocks_of(const SimDevice& device) {
+  std::vector<BlockView> blocks;
+  for (const auto& holder : device.holders) {
+    blocks.push_back({holder->size, holder.get(), /*free=*/!holder->value});
+  }
+  return blocks;
+}
+
+// A device whose storages lie side by side.
+struct OneSegment {
+  explicit OneSegment(SimProgram& program) : program(program) {
+    program.device.list_segments = [this](const MemoryRequest&) {
+      SegmentView segment;
+      segment.blocks = blocks_of(this->program.device);
+      segment.serves_request = true;
+      return std::vector<SegmentView>{segment};
+    };
+  }
+  SimProgram& program;
+};
+
+TEST(EvictorTest, FreesNeighborsForARequestThatNoBlockServes) {
+  SimProgram program(/*capacity=*/1 << 20);
+  const Var leaf = program.leaf(1);
+  std::vector<Var> made;
+  for (int i = 0; i < 8; ++i) {
+    made.push_back(program.op1({leaf}, 100));
+  }
+  const OneSegment segment(program);
+  MemoryRequest request;
+  request.size = 300;
+  request.shortage = 300;
+  request.unused = 400;
+  EXPECT_EQ(program.engine.relieve_request(request), 300U);
+  const auto counters = program.engine.counters();
+  EXPECT_EQ(counters.evictions, 3U);
+  EXPECT_EQ(counters.fragmentation_evictions, 3U);
+  // Three in a row.
+  const auto blocks = blocks_of(program.device);
+  size_t first = 0;
+  while (!blocks[first].free) {
+    ++first;
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    EXPECT_EQ(blocks[i].free, i >= first && i < first + 3) << i;
+  }
+  for (const Var var : made) {
+    EXPECT_TRUE(program.holds_expected(var));
+  }
+  program.check_invariants();
+}
+
+TEST(EvictorTest, LeavesWhatIsPinnedAndWhatIsLeaf) {
+  SimProgram program(/*capacity=*/1 << 20);
+  std::vector<Var> made;
+  for (int i = 0; i < 6; ++i) {
+    const Var leaf = program.leaf(100); // between any two values
+    made.push_back(program.op1({leaf}, 100));
+  }
+  const OneSegment segment(program);
+  MemoryRequest request;
+  request.size = 200;
+  request.shortage = 200;
+  // No window: by score then, as many as are short.
+  EXPECT_GE(program.engine.relieve_request(request), 200U);
+  EXPECT_EQ(program.engine.counters().fragmentation_evictions, 0U);
+  for (const Var var : made) {
+    EXPECT_TRUE(program.holds_expected(var));
+  }
+  program.check_invariants();
+}
+
+TEST(EvictorTest, SaysThatNothingCanBeGivenBack) {
+  SimProgram program(/*capacity=*/1 << 20);
+  program.leaf(100);
+  const OneSegment segment(program);
+  MemoryRequest request;
+  request.size = 50;
+  request.shortage = 50;
+  EXPECT_EQ(program.engine.relieve_request(request), 0U);
+}
+
+} // namespace
+} // namespace c10::remat
