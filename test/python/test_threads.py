@@ -90,15 +90,20 @@ def test_threads_share_inputs_under_pressure(run_twice, device):
     def step():
         shared = torch.randn(128, 64, device=device).tanh()
 
+        # Alive until all threads are done, so that the peak, and with it the budget,
+        # does not depend on how much they overlap.
+        kept = []
+
         def work(k):
             h = shared * k
             for _ in range(30):
                 h = (h @ shared.t() @ shared).tanh()
+                kept.append(h)
             return h
 
         return _in_threads(*[lambda k=k: work(k) for k in (1.0, 2.0, 3.0)])
 
-    run_twice(step, budgets=(0.8,))
+    run_twice(step, budgets=(0.6,))
 
 
 def test_tensors_die_in_another_thread(remat, device):
