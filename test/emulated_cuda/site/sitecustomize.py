@@ -27,8 +27,14 @@ class _TorchLoader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         executor = ctypes.CDLL(os.environ["EMULATED_CUDA_EXECUTOR"])
+
+        def follow_allocator() -> None:
+            # The others do not tell what they do, and say so by an exception.
+            if module.cuda.get_allocator_backend() == "native":
+                executor.emulated_cuda_follow_allocator()
+
         # The caching allocator is there only once CUDA is initialized.
-        module.cuda._lazy_call(executor.emulated_cuda_follow_allocator)
+        module.cuda._lazy_call(follow_allocator)
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
@@ -40,7 +46,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != "torch":
             return None
-        sys.meta_path.remove(self)
+        # Stays for the next time: who asks for a spec need not import it.
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _TorchLoader(spec.loader)
