@@ -197,4 +197,57 @@ void efficient_attention_backward(Stack& stack, SeedAndOffset) {
                  : at::Tensor());
 }
 
+void cudnn_attention(Stack& stack, SeedAndOffset random) {
+  const at::Tensor query = stack[0].toTensor();
+  const auto bias = stack[3].toOptional<at::Tensor>();
+  Problem problem;
+  problem.query = wide(query);
+  problem.key = wide(stack[1].toTensor());
+  problem.value = wide(stack[2].toTensor());
+  if (bias.has_value()) {
+    problem.bias = wide(*bias);
+  }
+  const bool wants_logsumexp = stack[4].toBool();
+  problem.dropout = stack[5].toDouble();
+  problem.is_causal = stack[6].toBool();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !stack[7].toBool(), "emulated CUDA: no debug mask of cuDNN attention");
+  problem.scale = scale_of(stack[8].toOptional<double>(), query);
+  problem.random = random;
+  const Forward result = attend(problem);
+  const int64_t queries = query.size(2), keys = problem.key.size(2);
+  stack.clear();
+  stack.emplace_back(laid_out(result.output, query.scalar_type()));
+  stack.emplace_back(
+      wants_logsumexp ? result.logsumexp.unsqueeze(-1) : at::Tensor());
+  stack.emplace_back(at::Tensor()); // cumulative lengths: all are the same
+  stack.emplace_back(at::Tensor());
+  stack.emplace_back(queries);
+  stack.emplace_back(keys);
+  stack.emplace_back(scalar_tensor(random.seed));
+  stack.emplace_back(scalar_tensor(random.offset));
+  stack.emplace_back(at::Tensor());
+}
+
+void cudnn_attention_backward(Stack& stack, SeedAndOffset) {
+  const at::Tensor query = stack[1].toTensor();
+  const at::Tensor bias = stack[8].toTensor();
+  Problem problem;
+  problem.query = wide(query);
+  problem.key = wide(stack[2].toTensor());
+  problem.value = wide(stack[3].toTensor());
+  if (bias.defined()) {
+    problem.bias = wide(bias);
+  }
+  problem.random = state_of(stack[6].toTensor(), stack[7].toTensor());
+  problem.dropout = stack[13].toDouble();
+  problem.is_causal = stack[14].toBool();
+  problem.scale = scale_of(stack[15].toOptional<double>(), query);
+  const Gradients grads = attend_backward(problem, wide(stack[0].toTensor()));
+  stack.clear();
+  for (const at::Tensor& grad : {grads.query, grads.key, grads.value}) {
+    stack.emplace_back(laid_out(grad, query.scalar_type()));
+  }
+}
+
 } // namespace emulated_cuda

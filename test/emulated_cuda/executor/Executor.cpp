@@ -20,6 +20,7 @@ using torch::jit::Stack;
 // CUDA's kernels of these do their work on the host and with copies.
 const std::unordered_set<std::string>& host_only() {
   static const auto* names = new std::unordered_set<std::string>{
+      "aten::_efficientzerotensor",
       "aten::_fused_sdp_choice",
       "aten::_local_scalar_dense",
       "aten::_pin_memory",

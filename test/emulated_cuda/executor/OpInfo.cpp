@@ -64,6 +64,7 @@ OpInfo make(const c10::OperatorHandle& op) {
   info.is_random = info.generator_arg >= 0 ||
       has(at::Tag::nondeterministic_seeded) ||
       info.name == "aten::_fused_dropout" ||
+      info.name == "aten::_scaled_dot_product_cudnn_attention" ||
       info.name == "aten::_scaled_dot_product_efficient_attention" ||
       info.name == "aten::_scaled_dot_product_flash_attention";
   info.waits =

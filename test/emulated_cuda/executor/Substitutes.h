@@ -23,6 +23,8 @@ void efficient_attention(torch::jit::Stack& stack, SeedAndOffset random);
 void efficient_attention_backward(
     torch::jit::Stack& stack,
     SeedAndOffset random);
+void cudnn_attention(torch::jit::Stack& stack, SeedAndOffset random);
+void cudnn_attention_backward(torch::jit::Stack& stack, SeedAndOffset random);
 void cudnn_rnn(torch::jit::Stack& stack, SeedAndOffset random);
 void cudnn_rnn_backward(torch::jit::Stack& stack, SeedAndOffset random);
 void fused_lstm_cell(torch::jit::Stack& stack, SeedAndOffset random);
