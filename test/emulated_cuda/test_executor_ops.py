@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -29,9 +29,13 @@ UNLIKE = {
     "tensor_split": "takes indices on the CPU, also for a CUDA tensor",
     "to_sparse": "sparse tensors are not supported",
 }
-DTYPES = (torch.float32,)
+DTYPES = (torch.float32, torch.float16, torch.int64, torch.complex64)
 SAMPLES = 2
-ENTRIES = [op for op in op_db if op.name not in RANDOM | UNLIKE.keys()]
+ENTRIES = [
+    op
+    for op in op_db
+    if op.name not in RANDOM | UNLIKE.keys() and not op.name.startswith("sparse.")
+]
 PARTS = 5
 
 
@@ -85,6 +89,14 @@ def _difference(op, sample, dtype: torch.dtype) -> str | None:
         except RuntimeError:
             pass  # a type that cannot be compared, such as half complex
     return None
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
