@@ -30,16 +30,31 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def _device_of(request: pytest.FixtureRequest) -> str:
+    callspec = getattr(request.node, "callspec", None)
+    return "cpu" if callspec is None else callspec.params.get("device", "cpu")
+
+
 @pytest.fixture(autouse=True)
-def _clean_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _clean_state(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     monkeypatch.delenv(runs.CHAOS, raising=False)
     monkeypatch.delenv("PYTORCH_REMAT_BUDGET", raising=False)
     # The tests' tensors are small, and are to be managed like large ones.
     monkeypatch.setenv("PYTORCH_REMAT_SMALLEST", "1")
+    marker = request.node.get_closest_marker("cpu_only")
+    if marker is not None and _device_of(request) != "cpu":
+        pytest.skip(marker.args[0])
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    # What a test makes without saying where is made on the device under test.
+    explicit = request.node.get_closest_marker("explicit_device") is not None
+    on_gpu = _device_of(request) != "cpu" and not explicit
+    torch.set_default_device("cuda" if on_gpu else None)
     yield
+    torch.set_default_device(None)
     torch.cuda.remat.disable()
     torch.set_num_threads(threads)
 

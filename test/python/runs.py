@@ -92,6 +92,8 @@ def execute(function: Callable[[], object], device: str, seed: int = 0) -> Outco
         error = f"{type(raised).__name__}: {raised}"
     peak = remat.max_memory_allocated(device) - before
     gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
     floor = remat.memory_allocated(device) - before
     stats = None
     if remat.is_enabled(device):

@@ -174,6 +174,7 @@ def test_graph_made_while_enabled_goes_backward_after_disable(remat, device):
 
 
 @pytest.mark.parametrize("policy", sorted(BASELINES))
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_every_policy_keeps_the_budget_and_the_values(run_twice, device, policy):
     def train():
         model = models.deep_mlp(10, 64).to(device)
@@ -284,6 +285,7 @@ def test_pin_of_something_else_is_refused(remat, device):
         remat.pin([1, 2, 3])
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_pinned_tensor_may_die(remat, device):
     x = torch.randn(64, 64, device=device).tanh()
     remat.pin(x)
@@ -319,6 +321,7 @@ def test_not_enabled_means_no_tensor_is_managed(remat_off, device):
     assert not _testing.is_managed(x)
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_memory_is_counted_without_enable(remat_off, device):
     before = remat_off.memory_allocated(device)
     x = torch.empty(1 << 20, dtype=torch.uint8, device=device)
@@ -327,6 +330,7 @@ def test_memory_is_counted_without_enable(remat_off, device):
     assert remat_off.memory_allocated(device) == before
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_peak_memory_is_kept_until_it_is_reset(remat_off, device):
     remat_off.reset_peak_memory_stats(device)
     before = remat_off.memory_allocated(device)

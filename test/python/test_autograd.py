@@ -158,6 +158,7 @@ def test_checkpoint_within_a_budget(run_twice, device):
     run_twice(step, budgets=(0.8, 0.6))
 
 
+@pytest.mark.explicit_device
 def test_nested_checkpoint(run_twice, device):
     def step():
         net = models.deep_mlp(4).to(device)
@@ -175,6 +176,7 @@ def test_nested_checkpoint(run_twice, device):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_saved_tensor_hooks_pack_and_unpack(run_twice, device):
     def step():
         x = torch.randn(16, 64, device=device, requires_grad=True)
@@ -319,6 +321,7 @@ def test_gradients_accumulate_in_place_and_are_stolen_as_usual(run_twice, device
     run_twice(step)
 
 
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
 def test_sparse_gradients(run_twice, device):
     def step():
         embedding = nn.Embedding(100, 16, sparse=True).to(device)

@@ -38,7 +38,10 @@ import runs
         lambda x: torch.nn.functional.layer_norm(x, (64,)),
         lambda x: torch.native_layer_norm(x, (64,), None, None, 1e-5),
         lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
-        lambda x: torch.histogram(x.detach(), 5),
+        pytest.param(
+            lambda x: torch.histogram(x.detach(), 5),
+            marks=pytest.mark.cpu_only("has no kernel on CUDA"),
+        ),
         lambda x: torch.broadcast_tensors(x, x[:1]),
     ],
 )
@@ -57,7 +60,17 @@ def test_op_with_several_outputs(run_twice, device, op):
 
 
 @pytest.mark.parametrize(
-    "op", [torch.sort, torch.max, torch.mode, torch.kthvalue, torch.topk, torch.cummax]
+    "op",
+    [
+        torch.sort,
+        torch.max,
+        pytest.param(
+            torch.mode, marks=pytest.mark.cpu_only("not on the emulated device")
+        ),
+        torch.kthvalue,
+        torch.topk,
+        torch.cummax,
+    ],
 )
 def test_several_out_arguments_come_back(remat, device, op):
     arguments = (2, 1) if op in (torch.kthvalue, torch.topk) else (1,)
@@ -84,6 +97,7 @@ def test_op_with_several_outputs_is_replayed_once(remat, device):
     assert remat.stats(device).replays == 1
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_output_that_is_still_resident_is_not_made_twice(remat, device):
     x = torch.randn(256, 256, device=device)
     values, indices = x.sort(1)
@@ -96,6 +110,7 @@ def test_output_that_is_still_resident_is_not_made_twice(remat, device):
     assert torch.equal(indices, expected[1])
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_output_that_nobody_kept_is_released_after_the_replay(remat, device):
     x = torch.randn(256, 256, device=device)
     values = x.sort(1).values
@@ -160,6 +175,7 @@ def test_recurrent_layers(run_twice, device, kind, bidirectional):
     run_twice(step)
 
 
+@pytest.mark.explicit_device
 def test_packed_sequences(run_twice, device):
     def step():
         rnn = nn.LSTM(16, 24, 2, batch_first=True).to(device)

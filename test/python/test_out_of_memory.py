@@ -57,6 +57,7 @@ def test_refused_allocation_evicts_nothing_for_nothing(remat, device):
     _testing.check_invariants()
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_budget_below_what_is_pinned(remat, device):
     weights = torch.nn.Linear(512, 512).to(device)  # 1 MiB
     x = torch.randn(4, 512, device=device)
@@ -69,6 +70,7 @@ def test_budget_below_what_is_pinned(remat, device):
     remat.unpin(weights.weight)
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_budget_below_the_leaves_from_before(remat_off, device):
     x = torch.randn(MIB, device=device)  # 4 MiB, made before enable: a leaf
     remat_off.enable(MIB, device=device)
@@ -78,6 +80,7 @@ def test_budget_below_the_leaves_from_before(remat_off, device):
     assert torch.equal(x + 1 - 1, x + 1 - 1)
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_inputs_of_the_running_op_are_not_evicted(remat, device):
     a = torch.randn(512, 512, device=device).tanh()
     b = torch.randn(512, 512, device=device).tanh()
@@ -155,6 +158,7 @@ def test_every_budget_of_a_fine_grid_works_or_says_why(remat_off, device):
     assert set(range(30, 101, 5)) <= set(worked), worked
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_graph_survives_an_error_in_backward(remat, device):
     model = models.deep_mlp(8, 128).to(device)
     x = torch.randn(512, 128, device=device)

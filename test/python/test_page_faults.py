@@ -48,6 +48,7 @@ def _evicted(device):
         lambda y: list(y.untyped_storage().clone()),
     ],
 )
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_evicted_tensor_reads_right(remat, device, read):
     y, expected = _evicted(device)
     found = np.array(read(y))
@@ -56,6 +57,7 @@ def test_evicted_tensor_reads_right(remat, device, read):
     assert np.array_equal(found.astype(np.float32).reshape(expected.shape), expected)
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_saved_and_loaded_file_holds_the_value(remat, device):
     y, expected = _evicted(device)
     file = io.BytesIO()
@@ -84,6 +86,7 @@ def test_storage_indexing_reads_and_writes(remat, device):
     assert y.tolist() == [1, 2, 77, 4]
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_pointer_handed_out_makes_the_storage_escaped(remat, device):
     y, expected = _evicted(device)
     address = y.data_ptr()
@@ -105,6 +108,7 @@ def test_pointer_of_a_resident_storage_escapes_too(remat, device):
     assert float(y[0, 0]) == 0.0
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_numpy_view_written_later_is_seen(remat, device):
     y = torch.randn(16, 64, device=device).tanh()
     view = y.numpy()
@@ -116,6 +120,7 @@ def test_numpy_view_written_later_is_seen(remat, device):
     assert not torch.equal(z[3], torch.full((64,), 0.25).sin())
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_value_computed_before_a_numpy_write_keeps_its_value(remat, device):
     y = torch.randn(16, 64, device=device).tanh()
     z = y.sin()
@@ -126,6 +131,7 @@ def test_value_computed_before_a_numpy_write_keeps_its_value(remat, device):
     assert torch.equal(z, expected)
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_numpy_writes_reach_backward(run_twice, device):
     def step():
         model = models.deep_mlp(4).to(device)
@@ -143,6 +149,7 @@ def test_numpy_writes_reach_backward(run_twice, device):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_numpy_batch_overwritten_between_forward_and_backward(run_twice, device):
     def step():
         model = models.deep_mlp(4).to(device)
@@ -161,6 +168,7 @@ def test_numpy_batch_overwritten_between_forward_and_backward(run_twice, device)
     run_twice(step)
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_numpy_batch_saved_by_autograd_is_read_as_it_is(run_twice, device):
     def step():
         model = models.deep_mlp(4).to(device)

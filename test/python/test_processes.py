@@ -38,6 +38,7 @@ def _in_child(function) -> None:
     assert status == 0, f"the child ended with status {status}"
 
 
+@pytest.mark.cpu_only("CUDA tensors do not go to forked children")
 def test_forked_child_reads_and_computes(remat, device):
     y = torch.randn(16, 64, device=device).tanh()
     expected = y.clone()
@@ -66,6 +67,7 @@ def test_forked_child_may_disable(remat, device):
     assert remat.is_enabled(device)
 
 
+@pytest.mark.explicit_device
 def test_forked_child_is_not_held_to_the_parents_use(remat, device):
     y = torch.randn(256, 256, device=device).tanh()
     remat.set_budget(remat.memory_allocated(device) + (1 << 20), device=device)
@@ -87,6 +89,7 @@ class _Numbers(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.explicit_device
 def test_data_loader_workers(run_twice, device, persistent):
     def step():
         model = models.deep_mlp(4).to(device)
@@ -115,6 +118,7 @@ def _put(queue, event):
     event.wait(60)
 
 
+@pytest.mark.cpu_only("CUDA tensors do not go to forked children")
 def test_tensor_from_a_queue_is_a_leaf(remat, device):
     context = multiprocessing.get_context("fork")
     queue, event = context.Queue(), context.Event()
@@ -131,6 +135,7 @@ def test_tensor_from_a_queue_is_a_leaf(remat, device):
     assert process.exitcode == 0
 
 
+@pytest.mark.cpu_only("CUDA tensors do not go to forked children")
 def test_tensor_sent_to_a_child_is_moved_to_shared_memory(remat, device):
     y = torch.randn(16, device=device).tanh()
     expected = y.clone()

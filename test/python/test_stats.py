@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 from torch.cuda.remat import _testing
 
@@ -63,6 +64,7 @@ def test_evicting_what_is_evicted_counts_nothing(remat, device):
     assert remat.stats(device).evictions == 0
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_bytes_follow_eviction(remat, device):
     x = torch.ones(KIB, device=device)
     a = x.sin()  # 4 KiB
@@ -102,6 +104,7 @@ def test_pinned_and_escaped_bytes(remat, device):
     assert remat.stats(device).escaped_bytes == before.escaped_bytes
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
 def test_peak_bytes_is_reset(remat, device):
     a = torch.ones(64 * KIB, device=device).sin()
     del a

@@ -69,6 +69,7 @@ def test_plain_subclass_is_managed(run_twice, device):
         lambda y: pickle.loads(pickle.dumps(y)),
     ],
 )
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_plain_subclass_is_read_outside_ops(remat, device, read):
     y = torch.randn(16, 64, device=device).as_subclass(_Tagged).tanh()
     expected = y.clone().as_subclass(torch.Tensor)
@@ -78,6 +79,7 @@ def test_plain_subclass_is_read_outside_ops(remat, device, read):
 
 
 @pytest.mark.parametrize("alias", [torch.Tensor.numpy, np.asarray, torch.from_dlpack])
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
 def test_alias_of_a_plain_subclass_is_watched(remat, device, alias):
     y = torch.randn(16, 64, device=device).as_subclass(_Tagged).tanh()
     view = alias(y)
@@ -147,6 +149,7 @@ def test_jagged_nested_tensors(run_twice, device):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
 def test_strided_nested_tensors(run_twice, device):
     def step():
         parts = [torch.randn(n, 16, device=device) for n in (3, 7, 1)]
@@ -158,6 +161,7 @@ def test_strided_nested_tensors(run_twice, device):
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
 def test_sparse_inputs_and_outputs(run_twice, device, layout):
     def step():
         dense = torch.randn(16, 16, device=device).relu()
@@ -171,6 +175,7 @@ def test_sparse_inputs_and_outputs(run_twice, device, layout):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
 def test_coalesce_and_sparse_sum(run_twice, device):
     def step():
         indices = torch.tensor([[0, 0, 2], [1, 1, 3]], device=device)
@@ -183,6 +188,7 @@ def test_coalesce_and_sparse_sum(run_twice, device):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
 def test_quantized_tensors(run_twice, device):
     def step():
         x = torch.randn(16, 64, device=device).tanh()
@@ -324,6 +330,7 @@ def test_gradient_scaler_skips_alike(run_twice, device):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
 def test_scripted_and_traced_modules(run_twice, device):
     def step():
         def body(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -368,6 +375,7 @@ def test_weak_tensor_keys_and_tensor_attributes_survive(remat, device):
     assert y.note == "mine"
 
 
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
 def test_named_tensors(run_twice, device):
     def step():
         x = torch.randn(4, 8, names=("rows", "columns"), device=device)

@@ -3,6 +3,7 @@
 #include "Executor.h"
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/native/RNN.h>
 
 #include <map>
@@ -17,8 +18,8 @@ using at::TensorList;
 
 enum Mode { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
 
-// As at::native::_cudnn_impl does it: one generator a device, in a tensor,
-// seeded from the CPU's.
+// As at::native::_cudnn_impl does it: one generator a device, in a tensor, that
+// starts anew after the default one was seeded.
 Tensor dropout_state(const Tensor& input, double dropout, bool train) {
   if (!train || dropout == 0) {
     return {};
@@ -27,8 +28,13 @@ Tensor dropout_state(const Tensor& input, double dropout, bool train) {
   static auto* states = new std::map<c10::DeviceIndex, Tensor>;
   const std::lock_guard<std::mutex> lock(mutex);
   Tensor& state = (*states)[input.device().index()];
-  if (!state.defined()) {
-    const int64_t seed = at::empty({}, at::kLong).random_().item<int64_t>();
+  const auto& generator =
+      at::cuda::detail::getDefaultCUDAGenerator(input.device().index());
+  if (generator.get<at::CUDAGeneratorImpl>()->reset_rnn_state() ||
+      !state.defined()) {
+    const int64_t seed = at::empty({}, input.options().dtype(at::kLong))
+                             .random_(generator)
+                             .item<int64_t>();
     state = at::_cudnn_init_dropout_state(
         dropout, train, seed, input.options().dtype(at::kByte));
   }

@@ -1,0 +1,195 @@
+"""The budget of a GPU: reserved bytes, errors, what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.cuda.remat as remat
+from torch import nn
+from torch.cuda.remat import _devices, _testing
+
+import models
+import runs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+MIB = 1 << 20
+
+
+def _net(depth: int = 12, width: int = 512) -> nn.Module:
+    return models.deep_mlp(depth, width).cuda()
+
+
+def _train() -> dict[str, object]:
+    net = _net(12, 256)
+    return models.train(net, lambda: torch.randn(4096, 256, device="cuda"), steps=2)
+
+
+@pytest.fixture
+def plain() -> runs.Outcome:
+    """A run without a budget, which is what others are compared with."""
+    torch.cuda.reset_peak_memory_stats()
+    outcome = runs.execute(_train, "cuda")
+    assert outcome.error is None
+    return outcome
+
+
+@pytest.mark.parametrize("policy", remat.policies())
+def test_training_keeps_the_budget_and_the_values(plain, policy):
+    torch.cuda.empty_cache()
+    budget = torch.cuda.memory_reserved() + torch.cuda.max_memory_allocated() * 8 // 10
+    remat.enable(budget, device="cuda", policy=policy)
+    outcome = runs.execute(_train, "cuda")
+    assert not plain.differences(outcome)
+    assert outcome.memory.before + outcome.memory.peak <= budget
+    assert outcome.stats.evictions > 0
+    assert outcome.stats.replays > 0
+
+
+def test_reserved_bytes_are_what_is_counted():
+    torch.cuda.empty_cache()
+    before = remat.memory_allocated("cuda")
+    assert before == torch.cuda.memory_reserved()
+    x = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+    assert remat.memory_allocated("cuda") >= before + 20 * MIB
+    del x
+    torch.cuda.empty_cache()
+    assert remat.memory_allocated("cuda") == before
+
+
+def test_error_names_the_device_and_what_holds_the_memory():
+    kept = torch.randn(10 * MIB, device="cuda")
+    torch.cuda.empty_cache()
+    remat.enable(torch.cuda.memory_reserved() + 8 * MIB, device="cuda")
+    kept.sum()  # an op has read it: a leaf
+    with pytest.raises(torch.OutOfMemoryError) as refused:
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    text = str(refused.value)
+    assert "remat: out of memory on cuda:0. Tried to allocate 64.00 MiB" in text
+    for words in ("the budget is", " leaf ", "evictable", "Nothing was lost"):
+        assert words in text, text
+    assert remat.stats("cuda").ooms == 1
+    remat.set_budget(None, device="cuda")
+    torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+
+
+def test_training_goes_on_after_an_error():
+    net = _net(6)
+    x = torch.randn(4096, 512, device="cuda")
+    expected = net(x[:64]).sum().item()
+    torch.cuda.empty_cache()
+    remat.enable(torch.cuda.memory_reserved() + 4 * MIB, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError):
+        net(torch.cat([x] * 16))
+    _testing.check_invariants()
+    assert net(x[:64]).sum().item() == expected
+    net(x[:64]).sum().backward()
+
+
+def test_smaller_budget_evicts_at_once():
+    remat.enable(device="cuda")
+    kept = [torch.full((4 * MIB,), 1.0, device="cuda").tanh() for _ in range(8)]
+    budget = torch.cuda.memory_reserved() // 2
+    remat.set_budget(budget, device="cuda")
+    assert remat.stats("cuda").evicted_bytes > 0
+    assert remat.memory_allocated("cuda") <= budget
+    assert all(float(t[7]) == float(kept[0][7]) for t in kept)
+
+
+def test_full_device_evicts_without_a_budget():
+    total = torch.cuda.get_device_properties(0).total_memory
+    remat.enable(device="cuda")
+    size = total // 8
+    kept = [torch.full((size // 4,), float(i), device="cuda") + 1 for i in range(10)]
+    assert remat.stats("cuda").evictions > 0
+    for i in (0, 9):
+        assert float(kept[i][5]) == i + 1
+
+
+def test_memory_stats_and_empty_cache_agree_with_evictions():
+    remat.enable(device="cuda")
+    y = torch.full((8 * MIB,), 2.0, device="cuda").sqrt()
+    active = torch.cuda.memory_stats()["active_bytes.all.current"]
+    assert _testing.evict(y)
+    assert torch.cuda.memory_stats()["active_bytes.all.current"] <= active - y.nbytes
+    reserved = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < reserved
+    assert float(y[3]) == pytest.approx(2**0.5)
+
+
+def test_percentage_is_of_the_device():
+    remat.enable("50%", device="cuda")
+    total = torch.cuda.get_device_properties(0).total_memory
+    assert remat.stats("cuda").budget_bytes == total // 2
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+
+
+def test_other_allocators_are_refused(monkeypatch):
+    # The emulated device cannot run with one itself.
+    monkeypatch.setattr(_devices._C, "can_limit", lambda index: False)
+    with pytest.raises(NotImplementedError, match="cannot manage cuda:0.*Async"):
+        remat.enable("1GiB", device="cuda")
+    assert not remat.is_enabled()
+
+
+def test_device_that_is_not_there():
+    with pytest.raises(ValueError, match="there is no cuda:99"):
+        remat.enable(device="cuda:99")
+
+
+def test_enable_initializes_cuda_and_covers_all_devices():
+    done = _run(
+        "import torch\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "torch.cuda.remat.enable('64MiB')\n"
+        "for d in range(torch.cuda.device_count()):\n"
+        "    assert torch.cuda.remat.is_enabled(d)\n"
+        "    assert torch.cuda.remat.stats(d).budget_bytes == 64 << 20\n"
+        "assert not torch.cuda.remat.is_enabled('cpu')\n"
+        "torch.cuda.remat.disable()\n"
+        "assert not torch.cuda.remat.is_enabled()\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_cpu_and_gpu_have_budgets_of_their_own():
+    remat.enable("1GiB", device="cuda")
+    remat.enable("2GiB", device="cpu", policy="lru")
+    assert remat.stats("cuda").budget_bytes == 1 << 30
+    assert remat.stats("cpu").budget_bytes == 2 << 30
+    assert "policy lru" in remat.summary("cpu")
+    x = torch.randn(64, 64).tanh()
+    copy = x.cuda()  # a leaf: the copy reads host memory
+    y = copy.exp()
+    z = y.sum().cpu() + x.sum()
+    assert _testing.evict(y)
+    assert torch.isfinite(z)
+    assert torch.allclose(y.cpu(), x.exp())
+    remat.disable("cuda")
+    assert not remat.is_enabled("cuda")
+    assert remat.is_enabled("cpu")
+    with pytest.raises(ValueError, match="off on cuda:0"):
+        remat.set_budget("1GiB", device="cuda")
+
+
+def test_copies_from_the_host_are_leaves_with_a_reason():
+    remat.enable(device="cuda")
+    batch = torch.randn(256, 64)
+    x = batch.cuda()
+    y = x.tanh()
+    assert not _testing.evict(x)
+    assert _testing.evict(y)
+    assert torch.equal(y, x.tanh())
+    assert remat.stats("cuda").not_replayable["copied from host memory"] >= 1
