@@ -8,6 +8,8 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -56,10 +58,19 @@ class CudaMemory final : public DeviceMemory {
       const Context& context,
       bool device_is_full) {
     if (handler_ == nullptr) {
+      // Since before the limit was taken away, evictable segments have room.
+      return device_is_full && may_evict() && use_other_placement(params);
+    }
+    if (!may_evict()) {
       return false;
     }
-    while (allocator_.captures_underway.empty()) {
-      const Bytes growth = growth_of(params.alloc_size);
+    if (device_is_full && shrink(params) &&
+        allocator_.alloc_block(params, true, context, lock)) {
+      return true;
+    }
+    const Bytes growth = growth_of(params.alloc_size);
+    bool relieved = false;
+    while (may_evict()) {
       const Bytes shortage = shortage_of(growth);
       if (shortage == 0 && !device_is_full) {
         return false; // may grow
@@ -72,6 +83,19 @@ class CudaMemory final : public DeviceMemory {
           return true;
         }
       }
+      if (relieved && !allocator_.cuda_events.empty()) {
+        // What was evicted may be free once other streams are done with it:
+        // wait for that before more is evicted.
+        relieved = false;
+        allocator_.synchronize_and_free_events(context);
+        if (use_free_block(params)) {
+          return true;
+        }
+        continue;
+      }
+      if (params.size() > limit_) {
+        return false; // whatever is evicted
+      }
       MemoryRequest request;
       request.size = params.size();
       request.shortage = device_is_full ? growth : shortage;
@@ -79,20 +103,19 @@ class CudaMemory final : public DeviceMemory {
       request.allocator_key = &params;
       PressureHandler* handler = handler_;
       lock.unlock();
-      const bool relieved = handler->relieve(request);
+      relieved = handler->relieve(request);
       lock.lock();
-      if (allocator_.captures_underway.empty()) {
-        // Blocks that other streams have used are free when those are done.
-        allocator_.process_events(context);
+      if (handler_ == nullptr || !may_evict()) {
+        return use_free_block(params);
       }
-      if (allocator_.get_free_block(params)) {
+      allocator_.process_events(context);
+      if (use_free_block(params)) {
         return true;
       }
-      if (relieved) {
-        continue;
+      if (!relieved) {
+        allocator_.synchronize_and_free_events(context);
+        return use_free_block(params) || use_other_placement(params);
       }
-      allocator_.synchronize_and_free_events(context);
-      return allocator_.get_free_block(params) || use_other_placement(params);
     }
     return false;
   }
@@ -118,11 +141,14 @@ class CudaMemory final : public DeviceMemory {
   }
 
   // How large to make a new segment in which `size` bytes are wanted: windows
-  // are found where there are many neighbors.
+  // are found where there are many neighbors. Expandable segments grow, and
+  // with a largest size to split the rest of a large one could not be used.
   template <class Pool>
   size_t segment_size(const Pool& pool, size_t size) const {
-    if (handler_ == nullptr || limit_ == Config::kUnlimited || pool.is_small ||
-        (&pool != &allocator_.remat_large_blocks)) {
+    if (C10_LIKELY(handler_ == nullptr) ||
+        &pool != &allocator_.remat_large_blocks ||
+        limit_ == Config::kUnlimited || Config_::expandable_segments() ||
+        Config_::max_split_size() != std::numeric_limits<size_t>::max()) {
       return size;
     }
     const Bytes usage = allocator_.total_allocated_memory;
@@ -156,7 +182,11 @@ class CudaMemory final : public DeviceMemory {
 
   // With no lock held.
   std::string explain(size_t size) {
-    PressureHandler* handler = handler_;
+    PressureHandler* handler = nullptr;
+    {
+      const Guard guard(allocator_.mutex);
+      handler = handler_;
+    }
     return handler == nullptr ? "" : " " + handler->explain_out_of_memory(size);
   }
 
@@ -219,20 +249,31 @@ class CudaMemory final : public DeviceMemory {
     const Guard guard(allocator_.mutex);
     const auto* params = static_cast<const typename Allocator::remat_params*>(
         request.allocator_key);
+    // Of an expandable segment, a mapped range counts as one.
+    auto heads = allocator_.get_all_blocks();
+    heads.erase(
+        std::remove_if(
+            heads.begin(),
+            heads.end(),
+            [](const auto* block) {
+              return (block->prev != nullptr && block->prev->mapped) ||
+                  block->pool->owner_PrivatePool != nullptr;
+            }),
+        heads.end());
+    // So that of equally good choices always the same is made.
+    std::sort(heads.begin(), heads.end(), [](const auto* a, const auto* b) {
+      return std::less<void*>()(a->ptr, b->ptr);
+    });
     std::vector<SegmentView> result;
-    for (const auto* block : allocator_.get_all_blocks()) {
-      // Of an expandable segment, a mapped range counts as one.
-      if ((block->prev != nullptr && block->prev->mapped) ||
-          block->pool->owner_PrivatePool != nullptr) {
-        continue;
-      }
+    for (const auto* block : heads) {
       SegmentView segment;
       segment.serves_request = params != nullptr &&
           block->pool == params->pool && block->stream == params->stream();
       segment.releasable = block->expandable_segment_ == nullptr;
       for (; block != nullptr && block->mapped; block = block->next) {
         const auto owner = owners_.find(block->ptr);
-        const bool is_free = !block->allocated && block->event_count == 0;
+        const bool is_free = !block->allocated && block->event_count == 0 &&
+            block->stream_uses.empty();
         segment.blocks.push_back(
             {block->size,
              block->allocated && owner != owners_.end() ? owner->second
@@ -338,6 +379,28 @@ class CudaMemory final : public DeviceMemory {
     return before - allocator_.total_allocated_memory >= wanted;
   }
 
+  // Evicting and what it needs (asking events, giving memory back) would end a
+  // capture.
+  bool may_evict() const {
+    return allocator_.captures_underway.empty();
+  }
+
+  // Takes back what `segment_size` has added; returns whether it had.
+  template <class Params>
+  static bool shrink(Params& params) {
+    const size_t smallest = Allocator::get_allocation_size(params.size());
+    return params.alloc_size > smallest && (params.alloc_size = smallest, true);
+  }
+
+  template <class Params>
+  bool use_free_block(Params& params) {
+    if (!allocator_.get_free_block(params)) {
+      return false;
+    }
+    params.err = cudaSuccess; // an earlier try to grow may have failed
+    return true;
+  }
+
   // Better a leaf among evictable bytes than an error.
   template <class Params>
   bool use_other_placement(Params& params) {
@@ -350,7 +413,7 @@ class CudaMemory final : public DeviceMemory {
         : pool == &allocator_.remat_large_blocks ? &allocator_.large_blocks
         : pool == &allocator_.small_blocks ? &allocator_.remat_small_blocks
                                            : &allocator_.small_blocks;
-    if (allocator_.get_free_block(params)) {
+    if (use_free_block(params)) {
       return true;
     }
     params.pool = pool;

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -177,3 +182,87 @@ def test_training_with_momentum_within_half_of_its_memory() -> None:
     remat.set_budget(None, device="cuda")
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a, b.cpu())
+
+
+def test_what_waits_for_another_stream_is_waited_for_before_more_is_evicted() -> None:
+    remat.enable(160 * MiB, device="cuda")
+    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+    saved = [leaf * float(i) for i in range(8)]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        totals = [value.detach().sum() for value in saved]
+    for value in saved:
+        value.record_stream(side)
+    torch.cuda.current_stream().wait_stream(side)
+    remat.reset_stats("cuda")
+    more = leaf.detach() + 1.0
+    assert remat.stats("cuda").evictions == 1
+    assert more[0].item() == 2.0
+    assert [total.item() for total in totals] == [4 * MiB * i for i in range(8)]
+
+
+def test_a_request_above_the_budget_evicts_nothing() -> None:
+    remat.enable(64 * MiB, device="cuda")
+    leaf = torch.ones(MiB, device="cuda", requires_grad=True)
+    saved = [leaf * float(i) for i in range(4)]
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(100 * MiB, dtype=torch.uint8, device="cuda")
+    assert remat.stats("cuda").evictions == 0
+    del saved
+
+
+def test_a_full_device_is_relieved_without_a_budget() -> None:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "emulatedCudaFailAllocations"):
+        pytest.skip("allocations of a real device do not fail on demand")
+    remat.enable(device="cuda")
+    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+    saved = [leaf * float(i) for i in range(4)]
+    library.emulatedCudaFailAllocations(0, 0, 100)
+    try:
+        more = leaf.detach() + 1.0
+    finally:
+        library.emulatedCudaFailAllocations(0, 0, 0)
+    assert remat.stats("cuda").evictions > 0
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    assert more[0].item() == 2.0
+    assert [value[0].item() for value in saved] == [float(i) for i in range(4)]
+
+
+def _run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_expandable_segments_grow_up_to_the_budget() -> None:
+    # 12 times 16 MiB are ten pages of 20 MiB; an eleventh does not fit.
+    code = """
+        import torch
+        import torch.cuda.remat as remat
+        remat.enable(210 << 20, device="cuda")
+        leaf = torch.ones(256, device="cuda", requires_grad=True)
+        row = leaf.expand(1 << 14, 256)
+        saved = [row * float(i) for i in range(12)]
+        print(remat.stats("cuda").evictions)
+    """
+    assert _run(code, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") == "0"
+
+
+def test_an_uncached_allocator_is_refused() -> None:
+    code = """
+        import torch
+        import torch.cuda.remat as remat
+        try:
+            remat.enable(1 << 30, device="cuda")
+        except Exception as error:
+            print("caching allocator" in str(error))
+    """
+    assert _run(code, PYTORCH_NO_CUDA_MEMORY_CACHING="1") == "True"

@@ -59,6 +59,22 @@ TEST(WindowChooserTest, ASegmentWithABlockThatStaysIsNotReleased) {
       choose_windows({releasable({{4, 1}, {4, kBlocked}})}, 4, 4).empty());
 }
 
+TEST(WindowChooserTest, NoSegmentIsReleasedThatOthersMakeSuperfluous) {
+  // The first is the cheapest per byte, but the second is large enough alone.
+  const auto chosen = choose_windows(
+      {releasable({{4, 1}}), releasable({{4, 1}, {16, 9}})}, 16, 16);
+  ASSERT_EQ(chosen.size(), 1u);
+  EXPECT_TRUE(is_window(chosen[0], 1, 0, 2));
+}
+
+TEST(WindowChooserTest, ALargeCostLeavesNoErrorBehind) {
+  // In a running sum, 1e20 would swallow the 2 and leave 0.
+  const auto chosen =
+      choose_windows({serving({{4, 1e20}, {8, 2}, {8, 1}})}, 8, 100);
+  ASSERT_EQ(chosen.size(), 1u);
+  EXPECT_TRUE(is_window(chosen[0], 0, 2, 3));
+}
+
 // The cheapest of all windows, by looking at each.
 double cheapest_window(const std::vector<PricedSegment>& segments, Bytes size) {
   double best = kInfinite;
@@ -87,6 +103,8 @@ TEST(WindowChooserTest, RandomSegmentsGiveTheCheapestWindow) {
   const auto below = [&](int n) {
     return static_cast<int>(random() % static_cast<unsigned>(n));
   };
+  // Of many magnitudes, and whose sums are exact as long as nothing is rounded.
+  const double costs[] = {0, 0x1p-30, 1, 3, 0x1p10, 0x1p60};
   int found = 0;
   for (int round = 0; round < 3000; ++round) {
     std::vector<PricedSegment> segments(1 + below(4));
@@ -97,9 +115,7 @@ TEST(WindowChooserTest, RandomSegmentsGiveTheCheapestWindow) {
         const int kind = below(5);
         segment.blocks.push_back(
             {static_cast<Bytes>(1 + below(6)),
-             kind == 0       ? kBlocked
-                 : kind == 1 ? 0.0
-                             : below(16)});
+             kind == 0 ? kBlocked : costs[below(6)]});
       }
     }
     const Bytes size = 1 + below(20);
@@ -121,7 +137,7 @@ TEST(WindowChooserTest, RandomSegmentsGiveTheCheapestWindow) {
       cost += block.cost;
     }
     EXPECT_GE(bytes, size);
-    EXPECT_EQ(cost, expected) << "round " << round;
+    EXPECT_DOUBLE_EQ(cost, expected) << "round " << round;
   }
   EXPECT_GT(found, 1000);
 }
