@@ -184,28 +184,11 @@ def test_training_with_momentum_within_half_of_its_memory() -> None:
         assert torch.equal(a, b.cpu())
 
 
-def test_what_waits_for_another_stream_is_waited_for_before_more_is_evicted() -> None:
-    remat.enable(160 * MiB, device="cuda")
-    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
-    saved = [leaf * float(i) for i in range(8)]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        totals = [value.detach().sum() for value in saved]
-    for value in saved:
-        value.record_stream(side)
-    torch.cuda.current_stream().wait_stream(side)
-    remat.reset_stats("cuda")
-    more = leaf.detach() + 1.0
-    assert remat.stats("cuda").evictions == 1
-    assert more[0].item() == 2.0
-    assert [total.item() for total in totals] == [4 * MiB * i for i in range(8)]
-
-
 def test_a_request_above_the_budget_evicts_nothing() -> None:
     remat.enable(64 * MiB, device="cuda")
     leaf = torch.ones(MiB, device="cuda", requires_grad=True)
     saved = [leaf * float(i) for i in range(4)]
+    remat.reset_stats("cuda")
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(100 * MiB, dtype=torch.uint8, device="cuda")
     assert remat.stats("cuda").evictions == 0
@@ -219,13 +202,15 @@ def test_a_full_device_is_relieved_without_a_budget() -> None:
     remat.enable(device="cuda")
     leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
     saved = [leaf * float(i) for i in range(4)]
+    remat.reset_stats("cuda")
+    ooms = torch.cuda.memory_stats()["num_ooms"]
     library.emulatedCudaFailAllocations(0, 0, 100)
     try:
         more = leaf.detach() + 1.0
     finally:
         library.emulatedCudaFailAllocations(0, 0, 0)
     assert remat.stats("cuda").evictions > 0
-    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    assert torch.cuda.memory_stats()["num_ooms"] == ooms
     assert more[0].item() == 2.0
     assert [value[0].item() for value in saved] == [float(i) for i in range(4)]
 
