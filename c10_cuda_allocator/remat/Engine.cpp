@@ -26,7 +26,15 @@ Engine::Engine(
     StoragePort& storage,
     DevicePort& device,
     ReplayPort& replayer)
-    : state_(config, make_policy(config.policy), storage, device, replayer),
+    : Engine(config, make_policy(config.policy), storage, device, replayer) {}
+
+Engine::Engine(
+    const Config& config,
+    std::unique_ptr<EvictionPolicy> policy,
+    StoragePort& storage,
+    DevicePort& device,
+    ReplayPort& replayer)
+    : state_(config, std::move(policy), storage, device, replayer),
       evictor_(state_),
       rematerializer_(state_),
       cutter_(state_, rematerializer_),
@@ -293,6 +301,10 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     record.payload = std::move(capture.payload);
     op = graph.add_op(std::move(record));
     state_.policy->on_captured(graph, op);
+  } else {
+    for (const VersionId id : capture.inputs) {
+      state_.policy->on_read(graph, id);
+    }
   }
   if (state_.trace.is_on()) {
     state_.trace.captured(

@@ -69,6 +69,13 @@ class REMAT_API Engine {
       StoragePort& storage,
       DevicePort& device,
       ReplayPort& replayer);
+  // The same with a policy of its own; `config.policy` is not looked at.
+  Engine(
+      const Config& config,
+      std::unique_ptr<EvictionPolicy> policy,
+      StoragePort& storage,
+      DevicePort& device,
+      ReplayPort& replayer);
 
   // --- the five verbs ---
 
@@ -143,6 +150,7 @@ class REMAT_API Engine {
   bool is_resident(VersionId id) const;
 
   Counters counters() const;
+  CostNs recompute_cost() const; // of these, without a copy of all
   void reset_counters();
   // A measurement that was not there yet when the op was told of.
   void note_cost(uint64_t signature, CostNs cost);

@@ -97,6 +97,11 @@ Counters Engine::counters() const {
   return state_.counters;
 }
 
+CostNs Engine::recompute_cost() const {
+  const Lock lock(state_.mutex);
+  return state_.counters.recompute_ns;
+}
+
 void Engine::reset_counters() {
   const Lock lock(state_.mutex);
   state_.counters = Counters{};

@@ -11,6 +11,7 @@ void Engine::ensure_resident(VersionId id) {
   Lock lock(state_.mutex);
   pin_resident({id}, lock, garbage);
   state_.graph[id].last_access = state_.now;
+  state_.policy->on_read(state_.graph, id);
   if (state_.trace.is_on()) {
     state_.trace.access(state_.graph, id);
   }

@@ -7,6 +7,7 @@
 #include <c10/remat/policy/PolicyRegistry.h>
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/cuda/remat/SimulationBindings.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <optional>
@@ -322,4 +323,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("can_limit", &can_limit);
   m.def("policies", [] { return c10::remat::policy_names(); });
   m.def("default_policy", [] { return c10::remat::default_policy_name(); });
+  bind_simulation(m);
 }

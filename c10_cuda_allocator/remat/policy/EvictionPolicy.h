@@ -32,6 +32,12 @@ class REMAT_API EvictionPolicy {
     return true;
   }
 
+  // `weight` alone is the score, and changes with every op: a choice must look
+  // at all versions.
+  virtual bool ranks_anew() const {
+    return false;
+  }
+
   // Should `id` be kept while anything else can be evicted? A preference
   // only: it ends before an out-of-memory error is raised.
   virtual bool is_locked(const OpGraph& /*graph*/, VersionId /*id*/) const {
@@ -52,6 +58,8 @@ class REMAT_API EvictionPolicy {
   // is in use while it is resident and owned. What it is for a while during a
   // replay, without an owner, is no change.
   virtual void on_captured(const OpGraph& /*graph*/, OpId /*op*/) {}
+  // Read by an op that is not recorded, or outside any op.
+  virtual void on_read(const OpGraph& /*graph*/, VersionId /*id*/) {}
   // No longer in use, whatever the reason: eviction, being written over, or
   // the death of its owner while its record is kept.
   virtual void on_evicted(const OpGraph& /*graph*/, VersionId /*id*/) {}

@@ -26,7 +26,8 @@ int64_t bits_of(double positive) {
 VictimIndex::VictimIndex(const OpGraph& graph, EvictionPolicy& policy)
     : graph_(graph),
       policy_(policy),
-      uses_staleness_(policy.uses_staleness()),
+      uses_staleness_(policy.uses_staleness() && !policy.ranks_anew()),
+      ranks_anew_(policy.ranks_anew()),
       buckets_(kBuckets),
       lowest_weight_(kBuckets) {
   for (int i = 1; i < kBuckets; ++i) {
@@ -47,7 +48,7 @@ void VictimIndex::refresh(VersionId id) {
   if (!slot.member) {
     slot.member = true;
     ++size_;
-    if (!slot.pending) {
+    if (!slot.pending && !ranks_anew_) {
       slot.pending = true;
       pending_.push_back(id);
     }
@@ -64,6 +65,9 @@ void VictimIndex::remove(VersionId id) {
 }
 
 VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
+  if (ranks_anew_) {
+    return choose_among_all(now, allow_locked);
+  }
   if (allow_locked || lock_epoch_ != policy_.lock_epoch()) {
     lock_epoch_ = policy_.lock_epoch();
     unpark();
@@ -75,6 +79,19 @@ VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
     // A copy: a head that moves to a bucket unseen here has competed already.
     for (uint64_t bits = occupied_[word]; bits != 0; bits &= bits - 1) {
       compete(word * 64 + __builtin_ctzll(bits), now, allow_locked, best);
+    }
+  }
+  return best.id;
+}
+
+VersionId VictimIndex::choose_among_all(Ticks now, bool allow_locked) const {
+  Best best;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    const VersionId id{i};
+    if (slots_[i].member && graph_.is_evictable(id) &&
+        graph_[id].reservations == 0 &&
+        (allow_locked || !policy_.is_locked(graph_, id))) {
+      offer(best, id, policy_.weight(graph_, id), now);
     }
   }
   return best.id;
@@ -119,7 +136,8 @@ void VictimIndex::check_invariants() const {
     REMAT_ASSERT(entries[i] == (slot.ticket != 0 ? 1 : 0));
     REMAT_ASSERT(slot.member || slot.ticket == 0);
     REMAT_ASSERT(
-        !slot.member || slot.ticket != 0 || slot.pending || slot.parked);
+        !slot.member || slot.ticket != 0 || slot.pending || slot.parked ||
+        ranks_anew_);
     members += slot.member ? 1 : 0;
   }
   REMAT_ASSERT(members == size_);

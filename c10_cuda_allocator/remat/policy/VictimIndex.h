@@ -100,6 +100,7 @@ class VictimIndex {
     return slots_[entry.id.index].ticket == entry.ticket;
   }
   double score(VersionId id, double weight, Ticks now) const;
+  VersionId choose_among_all(Ticks now, bool allow_locked) const;
   void offer(Best& best, VersionId id, double weight, Ticks now) const;
   int bucket_of(double weight) const;
   int64_t key_of(VersionId id, double weight) const;
@@ -116,6 +117,7 @@ class VictimIndex {
   const OpGraph& graph_;
   EvictionPolicy& policy_;
   const bool uses_staleness_;
+  const bool ranks_anew_;
   uint32_t last_ticket_ = 0;
   uint64_t lock_epoch_ = 0;
   size_t size_ = 0;

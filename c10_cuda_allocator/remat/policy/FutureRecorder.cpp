@@ -1,0 +1,67 @@
+#include "FutureRecorder.h"
+
+#include <algorithm>
+
+namespace c10::remat {
+
+namespace {
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
+  return hash * 0xff51afd7ed558ccdULL;
+}
+
+} // namespace
+
+void FutureRecorder::captured(const OpGraph& graph, OpId op) {
+  const OpRecord& record = graph[op];
+  Future::Op seen;
+  seen.cost = record.cost;
+  seen.start = future_.length();
+  seen.first_value = static_cast<uint32_t>(future_.values.size());
+  for (const char* c = record.name; *c != '\0'; ++c) {
+    seen.shape = mix(seen.shape, static_cast<unsigned char>(*c));
+  }
+  for (const VersionId input : record.inputs) {
+    const uint32_t value = value_of(graph, input);
+    seen.shape = mix(mix(seen.shape, value), graph[input].size);
+    add_use(value);
+  }
+  for (const VersionId output : record.outputs) {
+    if (!output) {
+      continue;
+    }
+    if (output.index >= known_.size()) {
+      known_.resize(std::max<size_t>(output.index + 1, 2 * known_.size()));
+    }
+    known_[output.index] = {
+        graph[output].created, static_cast<uint32_t>(future_.values.size())};
+    future_.values.emplace_back();
+    seen.shape = mix(seen.shape, graph[output].size);
+    ++seen.value_count;
+  }
+  future_.ops.push_back(seen);
+}
+
+void FutureRecorder::read(const OpGraph& graph, VersionId id) {
+  add_use(value_of(graph, id));
+}
+
+uint32_t FutureRecorder::value_of(const OpGraph& graph, VersionId id) const {
+  return id.index < known_.size() &&
+          known_[id.index].created == graph[id].created
+      ? known_[id.index].value
+      : kUnknown;
+}
+
+void FutureRecorder::add_use(uint32_t value) {
+  if (value == kUnknown) {
+    return;
+  }
+  auto& uses = future_.values[value].uses;
+  if (uses.empty() || uses.back() != place()) {
+    uses.push_back(place());
+  }
+}
+
+} // namespace c10::remat

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "../graph/OpGraph.h"
+#include "Future.h"
+
+#include <vector>
+
+namespace c10::remat {
+
+// Writes down what a program does from some point on, as a Future.
+class REMAT_API FutureRecorder {
+ public:
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+
+  void captured(const OpGraph& graph, OpId op);
+  // Read by an op that is not recorded, or outside any op.
+  void read(const OpGraph& graph, VersionId id);
+
+  // The number of the value that `id` is; kUnknown if it was made before.
+  uint32_t value_of(const OpGraph& graph, VersionId id) const;
+  // Of the next op.
+  uint32_t place() const {
+    return static_cast<uint32_t>(future_.ops.size());
+  }
+  const Future& future() const {
+    return future_;
+  }
+
+ private:
+  struct Known {
+    uint64_t created = 0; // slots are reused
+    uint32_t value = kUnknown;
+  };
+
+  void add_use(uint32_t value);
+
+  Future future_;
+  std::vector<Known> known_; // by VersionId::index
+};
+
+} // namespace c10::remat

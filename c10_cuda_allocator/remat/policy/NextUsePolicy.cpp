@@ -1,0 +1,88 @@
+#include "NextUsePolicy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace c10::remat {
+
+namespace {
+
+// A walk to the absent descendants ends after so many.
+constexpr size_t kMostReached = 256;
+
+} // namespace
+
+double NextUsePolicy::weight(const OpGraph& graph, VersionId id) const {
+  const uint32_t place = recorder_.place();
+  const uint32_t need = next_need(graph, id);
+  const auto cost =
+      static_cast<double>(std::max<CostNs>(neighborhoods_.cost(graph, id), 1));
+  const auto size = static_cast<double>(graph[id].size);
+  // What is never needed is as good as infinitely far away.
+  const auto distance = static_cast<double>(
+      need == Future::kNever
+          ? (future_->length() + 1) << 20
+          : future_->time_at(need) - future_->time_at(place) + 1);
+  return std::exp(
+      exponents_.cost * std::log(cost) - exponents_.size * std::log(size) -
+      exponents_.distance * std::log(std::max(distance, 1.0)));
+}
+
+uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {
+  const uint32_t place = recorder_.place();
+  uint32_t need = Future::kNever;
+  ++mark_;
+  reached_.assign(1, id);
+  for (size_t i = 0; i < reached_.size() && i < kMostReached; ++i) {
+    const VersionId at = reached_[i];
+    const uint32_t value = recorder_.value_of(graph, at);
+    if (value < future_->values.size()) {
+      need = std::min(need, future_->next_use(value, place));
+    }
+    for (const OpId reader : graph[at].readers) {
+      for (const VersionId output : graph[reader].outputs) {
+        if (!output || !is_absent(graph[output])) {
+          continue;
+        }
+        if (output.index >= marks_.size()) {
+          marks_.resize(std::max<size_t>(output.index + 1, 2 * marks_.size()));
+        }
+        if (marks_[output.index] != mark_) {
+          marks_[output.index] = mark_;
+          reached_.push_back(output);
+        }
+      }
+    }
+  }
+  return need;
+}
+
+void NextUsePolicy::on_captured(const OpGraph& graph, OpId op) {
+  recorder_.captured(graph, op);
+  neighborhoods_.on_captured(graph, op);
+}
+
+void NextUsePolicy::on_read(const OpGraph& graph, VersionId id) {
+  recorder_.read(graph, id);
+}
+
+void NextUsePolicy::on_evicted(const OpGraph& graph, VersionId id) {
+  neighborhoods_.on_evicted(graph, id);
+}
+
+void NextUsePolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
+  neighborhoods_.on_rematerialized(graph, id);
+}
+
+void NextUsePolicy::on_op_forgotten(
+    const OpGraph& graph,
+    OpId op,
+    const OpRecord& record) {
+  neighborhoods_.on_op_forgotten(graph, op, record);
+}
+
+void NextUsePolicy::on_output_forgotten(const OpGraph& graph, OpId op) {
+  neighborhoods_.on_output_forgotten(graph, op);
+}
+
+} // namespace c10::remat

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "EvictionPolicy.h"
+#include "Future.h"
+#include "FutureRecorder.h"
+#include "NeighborhoodCache.h"
+
+#include <memory>
+
+namespace c10::remat {
+
+// Knows what the program will do:
+// score = cost^a / (size^b x distance^c), where the cost is that of the version
+// and its absent ancestors, and the distance is the time until it is needed.
+//
+// Note [When a version is needed]
+// A version is needed at its next use, and when an absent descendant is that
+// will be replayed from it. What nothing will need goes first.
+//
+// The distance shrinks at the same pace for all versions, so that scores do not
+// keep their order; each choice looks at everything.
+class REMAT_API NextUsePolicy final : public EvictionPolicy {
+ public:
+  struct Exponents {
+    double cost = 1;
+    double size = 1;
+    double distance = 1;
+  };
+
+  // `future` begins where the policy starts to be told of ops.
+  NextUsePolicy(std::shared_ptr<const Future> future, Exponents exponents)
+      : future_(std::move(future)), exponents_(exponents) {}
+
+  const char* name() const override {
+    return "next_use";
+  }
+  double weight(const OpGraph& graph, VersionId id) const override;
+  bool ranks_anew() const override {
+    return true;
+  }
+
+  void on_captured(const OpGraph& graph, OpId op) override;
+  void on_read(const OpGraph& graph, VersionId id) override;
+  void on_evicted(const OpGraph& graph, VersionId id) override;
+  void on_rematerialized(const OpGraph& graph, VersionId id) override;
+  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
+      override;
+  void on_output_forgotten(const OpGraph& graph, OpId op) override;
+
+ private:
+  // The place at which `id` is next needed.
+  uint32_t next_need(const OpGraph& graph, VersionId id) const;
+
+  std::shared_ptr<const Future> future_;
+  const Exponents exponents_;
+  FutureRecorder recorder_;
+  NeighborhoodCache neighborhoods_{Neighborhood::Side::Ancestors};
+  mutable std::vector<VersionId> reached_; // scratch
+  mutable std::vector<uint32_t> marks_; // scratch, by VersionId::index
+  mutable uint32_t mark_ = 0;
+};
+
+} // namespace c10::remat

@@ -1,0 +1,355 @@
+#include "Simulation.h"
+
+#include "../Engine.h"
+#include "../Errors.h"
+#include "../policy/PolicyRegistry.h"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_set>
+
+namespace c10::remat {
+
+namespace {
+
+using Kind = Workload::Step::Kind;
+using Outcome = SimulationResult::Outcome;
+
+struct DeviceFull : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct SimPayload : OpPayload {};
+
+// Bytes of the simulated device.
+struct Holder {
+  Bytes size;
+  VersionId version;
+  bool has_bytes;
+};
+
+// The engine's ports on a device that only counts.
+class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
+ public:
+  explicit SimPorts(Bytes capacity) : capacity_(capacity) {}
+
+  void allocate(Bytes size) {
+    if (size > capacity_ - std::min(capacity_, used_)) {
+      engine->relieve_pressure(used_ + size - capacity_);
+      if (size > capacity_ - std::min(capacity_, used_)) {
+        throw DeviceFull("the budget is too small");
+      }
+    }
+    used_ += size;
+    peak_ = std::max(peak_, used_);
+  }
+  void free(Bytes size) noexcept {
+    used_ -= size;
+  }
+  Bytes peak() const {
+    return peak_;
+  }
+
+  static Holder& holder_of(const StorageVersion& version) {
+    return *static_cast<Holder*>(version.holder);
+  }
+  Holder* make_holder(Bytes size, bool has_bytes) {
+    return new_holder(size, has_bytes);
+  }
+
+  void release(StorageVersion& version) noexcept override {
+    holder_of(version).has_bytes = false;
+    free(version.size);
+  }
+  void adopt(StorageVersion& version, std::unique_ptr<Buffer> buffer) noexcept
+      override {
+    if (version.holder == nullptr) {
+      version.holder = new_holder(version.size, false);
+    }
+    holder_of(version).has_bytes = true;
+    static_cast<SimBuffer&>(*buffer).ports = nullptr;
+  }
+  void set_version(void* holder, VersionId id) noexcept override {
+    static_cast<Holder*>(holder)->version = id;
+  }
+  VersionId version_of(void* holder) const noexcept override {
+    return static_cast<Holder*>(holder)->version;
+  }
+  void disown(StorageVersion&) noexcept override {}
+  void forget(StorageVersion& version) noexcept override {
+    const auto found = holders_.find(static_cast<Holder*>(version.holder));
+    if (found != holders_.end()) {
+      delete *found;
+      holders_.erase(found);
+    }
+  }
+  Bytes usage() const override {
+    return used_;
+  }
+  std::unique_ptr<Buffer> copy(const StorageVersion& version) override {
+    try {
+      allocate(version.size);
+    } catch (const DeviceFull&) {
+      return nullptr;
+    }
+    return std::make_unique<SimBuffer>(this, version.size);
+  }
+  std::vector<std::unique_ptr<Buffer>> replay(
+      const ReplayRequest& request) override {
+    const OpRecord& record = *request.record;
+    std::vector<std::unique_ptr<Buffer>> buffers(request.outputs.size());
+    std::vector<std::unique_ptr<Buffer>> consumed(request.outputs.size());
+    for (size_t i = 0; i < record.overwrites.size(); ++i) {
+      if (!request.keep_input[i]) {
+        const auto [input, output] = record.overwrites[i];
+        Holder& holder = holder_of(*request.inputs[input]);
+        holder.has_bytes = false;
+        consumed[output] = std::make_unique<SimBuffer>(this, holder.size);
+      }
+    }
+    for (size_t i = 0; i < request.outputs.size(); ++i) {
+      if (request.outputs[i] == nullptr) {
+        continue;
+      }
+      if (consumed[i] == nullptr) {
+        allocate(request.outputs[i]->size);
+        consumed[i] =
+            std::make_unique<SimBuffer>(this, request.outputs[i]->size);
+      }
+      buffers[i] = std::move(consumed[i]);
+    }
+    return buffers;
+  }
+
+  ~SimPorts() override {
+    for (Holder* holder : holders_) {
+      delete holder;
+    }
+  }
+  SimPorts(const SimPorts&) = delete;
+  SimPorts& operator=(const SimPorts&) = delete;
+
+  Engine* engine = nullptr;
+
+ private:
+  struct SimBuffer : Buffer {
+    SimBuffer(SimPorts* owner, Bytes bytes) : ports(owner), size(bytes) {}
+    ~SimBuffer() override {
+      if (ports != nullptr) {
+        ports->free(size);
+      }
+    }
+    SimBuffer(const SimBuffer&) = delete;
+    SimBuffer& operator=(const SimBuffer&) = delete;
+    SimPorts* ports; // null: a holder has the bytes now
+    Bytes size;
+  };
+
+  Holder* new_holder(Bytes size, bool has_bytes) {
+    auto holder =
+        std::make_unique<Holder>(Holder{size, VersionId{}, has_bytes});
+    holders_.insert(holder.get());
+    return holder.release();
+  }
+
+  const Bytes capacity_;
+  Bytes used_ = 0;
+  Bytes peak_ = 0;
+  std::unordered_set<Holder*> holders_; // owns them
+};
+
+// Tells the engine of a workload what capture would. Views are no ops for it.
+class EngineRuntime {
+ public:
+  EngineRuntime(
+      const Workload& workload,
+      std::unique_ptr<EvictionPolicy> policy,
+      Bytes budget)
+      : workload_(workload),
+        ports_(budget),
+        engine_(config(budget), std::move(policy), ports_, ports_, ports_),
+        holders_(workload.size_of.size()),
+        references_(workload.size_of.size()) {
+    ports_.engine = &engine_;
+    result_.base_cost = workload.cost();
+  }
+
+  SimulationResult run() {
+    CostNs ran = 0;
+    try {
+      for (const Workload::Step& step : workload_.steps) {
+        this->step(step);
+        ran += step.cost;
+        check_thrashing();
+      }
+      if (workload_.ends_resident) {
+        hold_references();
+      }
+    } catch (const DeviceFull&) {
+      result_.outcome = Outcome::OutOfMemory;
+    } catch (const WorkingSetTooLarge&) {
+      result_.outcome = Outcome::OutOfMemory;
+    } catch (const Thrashing&) {
+      result_.outcome = Outcome::Thrashed;
+    }
+    const Counters counters = engine_.counters();
+    result_.recompute = counters.recompute_ns;
+    result_.elapsed = ran + counters.recompute_ns;
+    result_.evictions = counters.evictions;
+    result_.replays = counters.replays;
+    result_.deepest_replay = counters.deepest_replay;
+    result_.peak = ports_.peak();
+    return result_;
+  }
+
+ private:
+  struct Thrashing {};
+
+  static Config config(Bytes budget) {
+    Config config;
+    config.budget = budget;
+    return config;
+  }
+
+  void check_thrashing() const {
+    if (engine_.recompute_cost() > result_.base_cost) {
+      throw Thrashing();
+    }
+  }
+
+  void step(const Workload::Step& step) {
+    const Workload::Storage storage =
+        step.kind == Kind::Op ? 0 : workload_.storage_of[step.tensor];
+    switch (step.kind) {
+    case Kind::Constant:
+      ports_.allocate(workload_.size_of[storage]);
+      holders_[storage] = ports_.make_holder(workload_.size_of[storage], true);
+      engine_.add_leaf(workload_.size_of[storage], holders_[storage]);
+      ++references_[storage];
+      break;
+    case Kind::Op:
+      op(step);
+      break;
+    case Kind::Retain:
+      ++references_[storage];
+      break;
+    case Kind::Release:
+      if (--references_[storage] == 0) {
+        engine_.storage_died(holders_[storage]->version);
+        holders_[storage] = nullptr;
+      }
+      break;
+    case Kind::Access: {
+      const VersionId id = holders_[storage]->version;
+      engine_.ensure_resident(id);
+      engine_.unpin(id);
+      break;
+    }
+    case Kind::LeafWrite: {
+      VersionIds inputs;
+      Writes writes{{VersionId{}, /*overwrites_all=*/true}};
+      engine_.begin_op({holders_[storage]}, inputs, writes);
+      engine_.abort_op(inputs, writes);
+      break;
+    }
+    }
+  }
+
+  void op(const Workload::Step& step) {
+    // By storage, for views share one.
+    std::vector<Workload::Storage> fresh;
+    std::vector<Workload::Storage> written; // by overwrite, what results
+    std::vector<Workload::Storage> operands;
+    for (uint32_t i = 0; i < step.outputs.size(); ++i) {
+      const Workload::Storage storage = workload_.storage_of[step.outputs[i]];
+      const bool is_written = std::any_of(
+          step.overwrites.begin(),
+          step.overwrites.end(),
+          [&](const Workload::Overwrite& each) { return each.output == i; });
+      if (++references_[storage] == 1 && !is_written) {
+        fresh.push_back(storage);
+      }
+    }
+    if (fresh.empty() && step.overwrites.empty() && step.is_recorded &&
+        !step.outputs.empty()) {
+      return; // makes views
+    }
+    for (uint32_t i = 0; i < step.inputs.size(); ++i) {
+      const Workload::Storage storage = workload_.storage_of[step.inputs[i]];
+      const bool is_overwritten = std::any_of(
+          step.overwrites.begin(),
+          step.overwrites.end(),
+          [&](const Workload::Overwrite& each) {
+            return workload_.storage_of[step.inputs[each.input]] == storage;
+          });
+      if (!is_overwritten &&
+          std::find(operands.begin(), operands.end(), storage) ==
+              operands.end()) {
+        operands.push_back(storage);
+      }
+    }
+    Holders holders;
+    for (const Workload::Storage storage : operands) {
+      holders.push_back(holders_[storage]);
+    }
+    OpCapture capture;
+    for (const Workload::Overwrite& each : step.overwrites) {
+      const Workload::Storage from =
+          workload_.storage_of[step.inputs[each.input]];
+      holders.push_back(holders_[from]);
+      capture.writes.push_back({VersionId{}});
+      written.push_back(workload_.storage_of[step.outputs[each.output]]);
+      holders_[written.back()] = std::exchange(holders_[from], nullptr);
+      references_[from] = 0;
+    }
+    engine_.begin_op(holders, capture.inputs, capture.writes);
+    for (const Workload::Storage storage : fresh) {
+      ports_.allocate(workload_.size_of[storage]);
+      holders_[storage] = ports_.make_holder(workload_.size_of[storage], true);
+      capture.fresh.push_back({workload_.size_of[storage], holders_[storage]});
+    }
+    capture.cost = step.cost;
+    capture.signature = ++last_signature_; // costs are exact, each its own
+    capture.name = step.name.c_str();
+    if (step.is_recorded) {
+      capture.payload = payload_;
+    }
+    engine_.end_op(std::move(capture));
+  }
+
+  void hold_references() {
+    for (Workload::Storage i = 0; i < holders_.size(); ++i) {
+      if (references_[i] > 0) {
+        engine_.ensure_resident(holders_[i]->version);
+        check_thrashing();
+      }
+    }
+  }
+
+  const Workload& workload_;
+  SimPorts ports_;
+  Engine engine_;
+  std::vector<Holder*> holders_; // by storage; what the program holds
+  std::vector<uint32_t> references_; // by storage
+  const std::shared_ptr<OpPayload> payload_ = std::make_shared<SimPayload>();
+  uint64_t last_signature_ = 0;
+  SimulationResult result_;
+};
+
+} // namespace
+
+SimulationResult simulate(
+    const Workload& workload,
+    const std::string& policy,
+    Bytes budget) {
+  return simulate(workload, make_policy(policy), budget);
+}
+
+SimulationResult simulate(
+    const Workload& workload,
+    std::unique_ptr<EvictionPolicy> policy,
+    Bytes budget) {
+  return EngineRuntime(workload, std::move(policy), budget).run();
+}
+
+} // namespace c10::remat

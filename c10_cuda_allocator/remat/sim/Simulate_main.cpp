@@ -1,0 +1,88 @@
+// For work on policies: `remat_simulate [--dtr] POLICIES RATIOS TRACE...`, with
+// lists separated by commas. One line per point.
+
+#include "../Errors.h"
+#include "Planner.h"
+#include "Simulation.h"
+
+#include <chrono>
+#include <cstdio>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) {
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+std::unique_ptr<c10::remat::EvictionPolicy> next_use(
+    const c10::remat::Workload& workload,
+    const std::string& text) {
+  double a = 1, b = 1, c = 1;
+  std::sscanf(text.c_str(), "nu:%lf:%lf:%lf", &a, &b, &c);
+  return std::make_unique<c10::remat::NextUsePolicy>(
+      c10::remat::future_of(workload),
+      c10::remat::NextUsePolicy::Exponents{a, b, c});
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  using namespace c10::remat;
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const bool as_dtr = !arguments.empty() && arguments[0] == "--dtr";
+  if (as_dtr) {
+    arguments.erase(arguments.begin());
+  }
+  if (arguments.size() < 3) {
+    std::fprintf(
+        stderr, "usage: remat_simulate [--dtr] POLICIES RATIOS TRACE...\n");
+    return 2;
+  }
+  try {
+    for (size_t i = 2; i < arguments.size(); ++i) {
+      const Workload workload = read_workload(arguments[i]);
+      const Bytes peak = workload.peak();
+      for (const std::string& policy : split(arguments[0])) {
+        for (const std::string& ratio : split(arguments[1])) {
+          const auto budget =
+              static_cast<Bytes>(static_cast<double>(peak) * std::stod(ratio));
+          const auto start = std::chrono::steady_clock::now();
+          const SimulationResult result = as_dtr
+              ? simulate_as_dtr(workload, policy, budget)
+              : policy.rfind("nu:", 0) == 0
+              ? simulate(workload, next_use(workload, policy), budget)
+              : simulate(workload, policy, budget);
+          const std::chrono::duration<double> seconds =
+              std::chrono::steady_clock::now() - start;
+          constexpr const char* kOutcomes[] = {"pass", "OOM", "thrash"};
+          std::printf(
+              "%s %s %s %s %.17g recompute %lld evictions %llu replays %llu "
+              "deepest %llu peak %llu in %.3f s\n",
+              arguments[i].c_str(),
+              policy.c_str(),
+              ratio.c_str(),
+              kOutcomes[static_cast<int>(result.outcome)],
+              result.overhead(),
+              static_cast<long long>(result.recompute),
+              static_cast<unsigned long long>(result.evictions),
+              static_cast<unsigned long long>(result.replays),
+              static_cast<unsigned long long>(result.deepest_replay),
+              static_cast<unsigned long long>(result.peak),
+              seconds.count());
+        }
+      }
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "remat_simulate: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

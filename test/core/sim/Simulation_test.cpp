@@ -1,0 +1,190 @@
+#include <c10/remat/sim/SimrdLog.h>
+#include <c10/remat/sim/Simulation.h>
+#include <c10/remat/sim/TraceWorkload.h>
+
+#include <c10/remat/Errors.h>
+#include <c10/remat/Trace.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+namespace c10::remat {
+namespace {
+
+using Outcome = SimulationResult::Outcome;
+
+// x -> a -> b -> c, then a and c are read together. Sizes 8, costs 10, 20, 30
+// and 40.
+constexpr char kLog[] =
+    R"({"ANNOTATION":"START","INSTRUCTION":"ANNOTATE"}
+{"INSTRUCTION":"CONSTANT","NAME":"x"}
+{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"x"}
+{"ARGS":["x"],"INSTRUCTION":"CALL","NAME":"f","RESULT":["a"],"TIME":"10"}
+{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"a"}
+{"ALIAS":"-1","INSTRUCTION":"ALIAS","NAME":"a"}
+{"ARGS":["a"],"INSTRUCTION":"CALL","NAME":"f","RESULT":["b"],"TIME":"20"}
+{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"b"}
+{"ALIAS":"-1","INSTRUCTION":"ALIAS","NAME":"b"}
+{"ARGS":["b"],"INSTRUCTION":"CALL","NAME":"f","RESULT":["c"],"TIME":"30"}
+{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"c"}
+{"ALIAS":"-1","INSTRUCTION":"ALIAS","NAME":"c"}
+{"INSTRUCTION":"RELEASE","NAME":"b"}
+{"ARGS":["a","c"],"INSTRUCTION":"CALL","NAME":"g","RESULT":["d"],"TIME":"40"}
+{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"d"}
+{"ALIAS":"-1","INSTRUCTION":"ALIAS","NAME":"d"}
+)";
+
+Workload workload_of(const std::string& log) {
+  std::istringstream input(log);
+  return read_simrd_log(input, "log");
+}
+
+TEST(SimrdLogTest, GivesPeakAndCost) {
+  const Workload workload = workload_of(kLog);
+  EXPECT_EQ(workload.cost(), 100);
+  EXPECT_EQ(workload.peak(), 32u); // x, a, b, c; then x, a, c, d
+}
+
+TEST(SimrdLogTest, MutateMakesAFreshStorage) {
+  const Workload workload = workload_of(
+      R"({"INSTRUCTION":"CONSTANT","NAME":"x"}
+{"INSTRUCTION":"MEMORY","MEMORY":5,"NAME":"x"}
+{"ARGS":["x"],"INSTRUCTION":"MUTATE","MUTATE":[0],"NAME":"f_","TIME":"3"}
+)");
+  EXPECT_EQ(workload.peak(), 10u);
+  EXPECT_EQ(simulate(workload, "dtr", 10).peak, 10u);
+}
+
+TEST(SimrdLogTest, SaysWhatIsWrongAndWhere) {
+  const auto message_of = [](const std::string& log) -> std::string {
+    try {
+      workload_of(log);
+    } catch (const TraceError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(
+      message_of(R"({"INSTRUCTION":"RELEASE","NAME":"y"})").find("log:1: "),
+      std::string::npos);
+  EXPECT_NE(
+      message_of(R"({"INSTRUCTION":"CONSTANT","NAME":"y"})").find("cut off"),
+      std::string::npos);
+  EXPECT_NE(
+      message_of(R"({"INSTRUCTION":"JUMP"})").find("such as CALL"),
+      std::string::npos);
+  EXPECT_NE(message_of("{\"A\":").find("expected"), std::string::npos);
+}
+
+TEST(SimulationTest, NothingIsEvictedWithinThePeak) {
+  const Workload workload = workload_of(kLog);
+  for (const char* policy : {"lru", "dtr", "centrality"}) {
+    const SimulationResult result = simulate(workload, policy, 32);
+    EXPECT_EQ(result.outcome, Outcome::Completed);
+    EXPECT_EQ(result.recompute, 0);
+    EXPECT_EQ(result.overhead(), 1.0);
+    EXPECT_EQ(result.peak, 32u);
+  }
+}
+
+// Room for three: x, a and b; then d is to be made from a and c.
+TEST(SimulationTest, WhatIsReadTogetherMustFit) {
+  const SimulationResult result = simulate(workload_of(kLog), "lru", 24);
+  EXPECT_EQ(result.outcome, Outcome::OutOfMemory);
+  EXPECT_EQ(result.peak, 24u);
+  EXPECT_GE(result.evictions, 1u);
+}
+
+TEST(SimulationTest, DtrRulesKeepConstantsAndRunViewsAgain) {
+  const std::string with_view = std::string(kLog) +
+      R"({"ARGS":["a"],"INSTRUCTION":"CALL","NAME":"view","RESULT":["v"],"TIME":"1"}
+{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":"v"}
+{"ALIAS":"0","INSTRUCTION":"ALIAS","NAME":"v"}
+{"INSTRUCTION":"RELEASE","NAME":"x"}
+)";
+  const Workload workload = workload_of(with_view);
+  const SimulationResult free = simulate_as_dtr(workload, "dtr", 32);
+  EXPECT_EQ(free.outcome, Outcome::Completed);
+  EXPECT_EQ(free.elapsed, 102); // the clock starts at 1
+  EXPECT_THROW(simulate_as_dtr(workload, "centrality", 32), UsageError);
+  EXPECT_THROW(simulate(workload, "no such policy", 32), UsageError);
+}
+
+TEST(SimulationTest, StopsWhenItOnlyRecomputes) {
+  // 60 ops, each of which reads the first of all through a chain.
+  std::string log = R"({"INSTRUCTION":"CONSTANT","NAME":"0"}
+{"INSTRUCTION":"MEMORY","MEMORY":"1","NAME":"0"}
+)";
+  const auto call = [&](const std::string& from, const std::string& to) {
+    log += R"({"ARGS":[")" + from +
+        R"("],"INSTRUCTION":"CALL","NAME":"f","RESULT":[")" + to +
+        R"("],"TIME":"10"}
+{"INSTRUCTION":"MEMORY","MEMORY":"8","NAME":")" +
+        to + R"("}
+{"ALIAS":"-1","INSTRUCTION":"ALIAS","NAME":")" +
+        to + "\"}\n";
+  };
+  for (int i = 0; i < 60; ++i) {
+    call(std::to_string(i), std::to_string(i + 1));
+  }
+  for (int i = 60; i-- > 1;) {
+    call(std::to_string(i), "back");
+    log += R"({"INSTRUCTION":"RELEASE","NAME":"back"})"
+           "\n";
+  }
+  const Workload workload = workload_of(log);
+  EXPECT_EQ(simulate(workload, "lru", 3 * 8 + 1).outcome, Outcome::Thrashed);
+  EXPECT_EQ(
+      simulate_as_dtr(workload, "lru", 3 * 8 + 1).outcome, Outcome::Thrashed);
+}
+
+TEST(TraceWorkloadTest, BothFormatsMeanTheSame) {
+  const Workload workload = workload_of(kLog);
+  const std::string trace = testing::TempDir() + "/remat_workload.trace";
+  const std::string log = testing::TempDir() + "/remat_workload.log";
+  write_trace(workload, trace);
+  write_simrd_log(workload, log);
+  for (const std::string& path : {trace, log}) {
+    Workload again = read_workload(path);
+    again.ends_resident = true; // which our format does not say
+    EXPECT_EQ(again.cost(), workload.cost());
+    EXPECT_EQ(again.peak(), workload.peak());
+    for (const Bytes budget : {32, 24, 16}) {
+      const SimulationResult expected = simulate(workload, "dtr", budget);
+      const SimulationResult actual = simulate(again, "dtr", budget);
+      EXPECT_EQ(actual.outcome, expected.outcome);
+      EXPECT_EQ(actual.elapsed, expected.elapsed);
+      EXPECT_EQ(actual.evictions, expected.evictions);
+    }
+    std::remove(path.c_str());
+  }
+}
+
+// An op that writes over what it reads takes no memory of its own, and a write
+// to a leaf cuts what rests on it.
+TEST(TraceWorkloadTest, WritesInPlace) {
+  std::istringstream input(
+      "{\"remat_trace\":1}\n"
+      "{\"version\":1,\"size\":8}\n"
+      "{\"op\":3,\"name\":\"f\",\"cost\":10,\"inputs\":[1],\"outputs\":[[2,8]],"
+      "\"overwrites\":[]}\n"
+      "{\"op\":5,\"name\":\"g_\",\"cost\":10,\"inputs\":[2],\"outputs\":[[4,8]]"
+      ",\"overwrites\":[[2,4]]}\n"
+      "{\"leaf_write\":1}\n"
+      "{\"op\":0,\"name\":\"step_\",\"cost\":5,\"inputs\":[4],\"outputs\":[],"
+      "\"overwrites\":[]}\n"
+      "{\"death\":1}\n"
+      "{\"version\":6,\"size\":8}\n"
+      "{\"access\":4}\n");
+  const Workload workload = read_trace_workload(input, "trace");
+  EXPECT_EQ(workload.peak(), 16u);
+  const SimulationResult result = simulate(workload, "dtr", 16);
+  EXPECT_EQ(result.outcome, Outcome::Completed);
+  EXPECT_EQ(result.peak, 16u);
+  EXPECT_EQ(result.elapsed, 25);
+}
+
+} // namespace
+} // namespace c10::remat
