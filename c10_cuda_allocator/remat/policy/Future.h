@@ -23,6 +23,8 @@ struct REMAT_API Future {
     uint32_t value_count = 0;
   };
   struct Value {
+    uint32_t maker = 0; // the place of the op
+    Bytes size = 0;
     std::vector<uint32_t> uses; // places of the ops that read it, ascending
   };
 

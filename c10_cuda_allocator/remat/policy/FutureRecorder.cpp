@@ -36,7 +36,7 @@ void FutureRecorder::captured(const OpGraph& graph, OpId op) {
     }
     known_[output.index] = {
         graph[output].created, static_cast<uint32_t>(future_.values.size())};
-    future_.values.emplace_back();
+    future_.values.push_back({place(), graph[output].size, {}});
     seen.shape = mix(seen.shape, graph[output].size);
     ++seen.value_count;
   }

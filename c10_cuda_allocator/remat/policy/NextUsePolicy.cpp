@@ -23,9 +23,13 @@ double NextUsePolicy::weight(const OpGraph& graph, VersionId id) const {
       need == Future::kNever
           ? (future_->length() + 1) << 20
           : future_->time_at(need) - future_->time_at(place) + 1);
-  return std::exp(
-      exponents_.cost * std::log(cost) - exponents_.size * std::log(size) -
-      exponents_.distance * std::log(std::max(distance, 1.0)));
+  const uint32_t value = recorder_.value_of(graph, id);
+  const double bias =
+      value < tuning_->bias.size() ? tuning_->bias[value] : 0.0F;
+  const double logarithm = tuning_->cost * std::log(cost) -
+      tuning_->size * std::log(size) -
+      tuning_->distance * std::log(std::max(distance, 1.0)) + bias;
+  return std::exp(std::clamp(logarithm, -600.0, 600.0));
 }
 
 uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {
@@ -72,6 +76,13 @@ void NextUsePolicy::on_evicted(const OpGraph& graph, VersionId id) {
 
 void NextUsePolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
   neighborhoods_.on_rematerialized(graph, id);
+  const uint32_t value = recorder_.value_of(graph, id);
+  if (returns_ != nullptr && value != FutureRecorder::kUnknown) {
+    if (value >= returns_->size()) {
+      returns_->resize(value + 1);
+    }
+    ++(*returns_)[value];
+  }
 }
 
 void NextUsePolicy::on_op_forgotten(

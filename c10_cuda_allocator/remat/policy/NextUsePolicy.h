@@ -10,7 +10,7 @@
 namespace c10::remat {
 
 // Knows what the program will do:
-// score = cost^a / (size^b x distance^c), where the cost is that of the version
+// score = cost^a / (size^b x distance^c) x bias of the value, where the cost is that of the version
 // and its absent ancestors, and the distance is the time until it is needed.
 //
 // Note [When a version is needed]
@@ -21,15 +21,26 @@ namespace c10::remat {
 // keep their order; each choice looks at everything.
 class REMAT_API NextUsePolicy final : public EvictionPolicy {
  public:
-  struct Exponents {
+  struct Tuning {
     double cost = 1;
     double size = 1;
     double distance = 1;
+    // By value: what is added to the logarithm of its score. Zero behind the
+    // end.
+    std::vector<float> bias;
   };
+  // By value: how often it came back.
+  using Returns = std::vector<uint32_t>;
 
-  // `future` begins where the policy starts to be told of ops.
-  NextUsePolicy(std::shared_ptr<const Future> future, Exponents exponents)
-      : future_(std::move(future)), exponents_(exponents) {}
+  // `future` begins where the policy starts to be told of ops. `returns`, which
+  // may be null, must outlive the policy.
+  NextUsePolicy(
+      std::shared_ptr<const Future> future,
+      std::shared_ptr<const Tuning> tuning,
+      Returns* returns = nullptr)
+      : future_(std::move(future)),
+        tuning_(std::move(tuning)),
+        returns_(returns) {}
 
   const char* name() const override {
     return "next_use";
@@ -52,7 +63,8 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
   uint32_t next_need(const OpGraph& graph, VersionId id) const;
 
   std::shared_ptr<const Future> future_;
-  const Exponents exponents_;
+  std::shared_ptr<const Tuning> tuning_;
+  Returns* returns_;
   FutureRecorder recorder_;
   NeighborhoodCache neighborhoods_{Neighborhood::Side::Ancestors};
   mutable std::vector<VersionId> reached_; // scratch

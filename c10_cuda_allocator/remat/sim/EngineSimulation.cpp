@@ -19,6 +19,11 @@ struct DeviceFull : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Replays have taken longer than they may.
+struct Thrashing : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 struct SimPayload : OpPayload {};
 
 // Bytes of the simulated device.
@@ -97,6 +102,10 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
   std::vector<std::unique_ptr<Buffer>> replay(
       const ReplayRequest& request) override {
     const OpRecord& record = *request.record;
+    recompute_allowed -= record.cost;
+    if (recompute_allowed < 0) {
+      throw Thrashing("replays take too long");
+    }
     std::vector<std::unique_ptr<Buffer>> buffers(request.outputs.size());
     std::vector<std::unique_ptr<Buffer>> consumed(request.outputs.size());
     for (size_t i = 0; i < record.overwrites.size(); ++i) {
@@ -130,6 +139,7 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
   SimPorts& operator=(const SimPorts&) = delete;
 
   Engine* engine = nullptr;
+  CostNs recompute_allowed = 0;
 
  private:
   struct SimBuffer : Buffer {
@@ -164,7 +174,8 @@ class EngineRuntime {
   EngineRuntime(
       const Workload& workload,
       std::unique_ptr<EvictionPolicy> policy,
-      Bytes budget)
+      Bytes budget,
+      CostNs most_recompute)
       : workload_(workload),
         ports_(budget),
         engine_(config(budget), std::move(policy), ports_, ports_, ports_),
@@ -172,6 +183,8 @@ class EngineRuntime {
         references_(workload.size_of.size()) {
     ports_.engine = &engine_;
     result_.base_cost = workload.cost();
+    most_recompute_ = most_recompute < 0 ? result_.base_cost : most_recompute;
+    ports_.recompute_allowed = most_recompute_;
   }
 
   SimulationResult run() {
@@ -203,8 +216,6 @@ class EngineRuntime {
   }
 
  private:
-  struct Thrashing {};
-
   static Config config(Bytes budget) {
     Config config;
     config.budget = budget;
@@ -212,8 +223,8 @@ class EngineRuntime {
   }
 
   void check_thrashing() const {
-    if (engine_.recompute_cost() > result_.base_cost) {
-      throw Thrashing();
+    if (engine_.recompute_cost() > most_recompute_) {
+      throw Thrashing("replays take too long");
     }
   }
 
@@ -333,6 +344,7 @@ class EngineRuntime {
   std::vector<uint32_t> references_; // by storage
   const std::shared_ptr<OpPayload> payload_ = std::make_shared<SimPayload>();
   uint64_t last_signature_ = 0;
+  CostNs most_recompute_ = 0;
   SimulationResult result_;
 };
 
@@ -348,8 +360,10 @@ SimulationResult simulate(
 SimulationResult simulate(
     const Workload& workload,
     std::unique_ptr<EvictionPolicy> policy,
-    Bytes budget) {
-  return EngineRuntime(workload, std::move(policy), budget).run();
+    Bytes budget,
+    CostNs most_recompute) {
+  return EngineRuntime(workload, std::move(policy), budget, most_recompute)
+      .run();
 }
 
 } // namespace c10::remat

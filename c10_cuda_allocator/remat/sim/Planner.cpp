@@ -1,6 +1,7 @@
 #include "Planner.h"
 
-#include <cstdlib>
+#include <algorithm>
+#include <cmath>
 
 namespace c10::remat {
 
@@ -28,6 +29,18 @@ class LookingPolicy final : public EvictionPolicy {
   std::shared_ptr<FutureRecorder> recorder_;
 };
 
+// Of cost, size and distance, the best ones over many networks first.
+constexpr double kStarts[][3] = {
+    {0.7, 1, 0.7},
+    {1, 1, 0.5},
+    {1, 1, 1},
+    {0.5, 1, 0.5},
+    {0.5, 1, 1},
+    {1, 1, 0.2},
+    {0.3, 1, 0.3},
+    {1, 0.5, 0.5},
+};
+
 } // namespace
 
 std::shared_ptr<const Future> future_of(const Workload& workload) {
@@ -35,6 +48,89 @@ std::shared_ptr<const Future> future_of(const Workload& workload) {
   simulate(
       workload, std::make_unique<LookingPolicy>(recorder), Config::kUnlimited);
   return std::make_shared<Future>(recorder->future());
+}
+
+Planner::Planner(const Workload& workload, Bytes budget, uint64_t seed)
+    : workload_(workload),
+      budget_(budget),
+      future_(future_of(workload)),
+      state_(seed * 0x9e3779b97f4a7c15ULL + 1) {}
+
+const Plan& Planner::improve(size_t candidates) {
+  for (size_t i = 0; i < candidates; ++i) {
+    NextUsePolicy::Tuning tuning;
+    if (next_start_ < std::size(kStarts)) {
+      const auto& start = kStarts[next_start_++];
+      tuning.cost = start[0];
+      tuning.size = start[1];
+      tuning.distance = start[2];
+    } else {
+      if (best_.result.is_feasible() && best_.result.recompute == 0) {
+        break;
+      }
+      tuning = varied();
+    }
+    try_out(std::make_shared<NextUsePolicy::Tuning>(std::move(tuning)));
+  }
+  return best_;
+}
+
+bool Planner::try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning) {
+  NextUsePolicy::Returns returns(future_->values.size());
+  const bool is_first = best_.simulated == 0;
+  const SimulationResult& before = best_.result;
+  const CostNs most =
+      is_first || !before.is_feasible() ? -1 : before.recompute;
+  const SimulationResult result = simulate(
+      workload_,
+      std::make_unique<NextUsePolicy>(future_, tuning, &returns),
+      budget_,
+      most);
+  ++best_.simulated;
+  // If neither gets through, the one that gets further.
+  const bool is_better = is_first ||
+      (result.is_feasible() != before.is_feasible() ? result.is_feasible()
+           : result.is_feasible() ? result.recompute <= before.recompute
+                                  : result.elapsed - result.recompute >=
+                   before.elapsed - before.recompute);
+  if (is_better) {
+    best_.result = result;
+    best_.tuning = std::move(tuning);
+    returns_ = std::move(returns);
+  }
+  return is_better;
+}
+
+NextUsePolicy::Tuning Planner::varied() {
+  NextUsePolicy::Tuning tuning = *best_.tuning;
+  if (random() < 0.15) {
+    double* const exponents[] = {&tuning.cost, &tuning.size, &tuning.distance};
+    double& exponent = *exponents[static_cast<size_t>(random() * 3)];
+    exponent = std::max(0.0, exponent + 0.3 * (random() - 0.5));
+    return tuning;
+  }
+  tuning.bias.resize(future_->values.size());
+  // One value in so many, so that some changes are small and some are not.
+  const double share = std::exp(-5.0 * random());
+  const double up = 3 * random();
+  const double down = 3 * random();
+  for (size_t i = 0; i < returns_.size(); ++i) {
+    if (returns_[i] > 0) {
+      if (random() < share) {
+        tuning.bias[i] += static_cast<float>(random() < 0.8 ? up : -down);
+      }
+    } else if (random() < 0.2 * share) {
+      tuning.bias[i] += static_cast<float>(random() < 0.8 ? -down : up);
+    }
+  }
+  return tuning;
+}
+
+double Planner::random() {
+  state_ ^= state_ << 13;
+  state_ ^= state_ >> 7;
+  state_ ^= state_ << 17;
+  return static_cast<double>(state_ >> 11) / 9007199254740992.0;
 }
 
 } // namespace c10::remat

@@ -10,4 +10,44 @@ namespace c10::remat {
 // What an engine that never evicts sees of the workload.
 REMAT_API std::shared_ptr<const Future> future_of(const Workload& workload);
 
+// How to run a workload within a budget.
+struct Plan {
+  std::shared_ptr<const NextUsePolicy::Tuning> tuning;
+  SimulationResult result; // of running it
+  size_t simulated = 0; // candidates tried
+};
+
+// Note [Improving a plan]
+// A score is a guess at what evicting a value will cost; only running the
+// workload tells. The planner starts from a few choices of exponents, and then
+// changes, of the best so far, the bias of some values at random: up for some
+// that came back, down for some that never did, or an exponent. What does not
+// do better is undone. A candidate is dropped as soon as it has recomputed as
+// much as the best.
+//
+// Deterministic for a workload, a budget, a number of candidates and a seed.
+class REMAT_API Planner {
+ public:
+  Planner(const Workload& workload, Bytes budget, uint64_t seed = 1);
+
+  // Tries `candidates` more; returns the best of all so far.
+  const Plan& improve(size_t candidates);
+  const Plan& best() const {
+    return best_;
+  }
+
+ private:
+  bool try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning);
+  NextUsePolicy::Tuning varied();
+  double random(); // in [0, 1)
+
+  const Workload& workload_;
+  const Bytes budget_;
+  std::shared_ptr<const Future> future_;
+  uint64_t state_;
+  size_t next_start_ = 0;
+  Plan best_;
+  NextUsePolicy::Returns returns_; // in the best
+};
+
 } // namespace c10::remat

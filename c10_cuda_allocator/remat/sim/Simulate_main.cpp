@@ -22,14 +22,14 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-std::unique_ptr<c10::remat::EvictionPolicy> next_use(
+// "planned:300": by the best of so many candidates.
+c10::remat::SimulationResult planned(
     const c10::remat::Workload& workload,
-    const std::string& text) {
-  double a = 1, b = 1, c = 1;
-  std::sscanf(text.c_str(), "nu:%lf:%lf:%lf", &a, &b, &c);
-  return std::make_unique<c10::remat::NextUsePolicy>(
-      c10::remat::future_of(workload),
-      c10::remat::NextUsePolicy::Exponents{a, b, c});
+    const std::string& policy,
+    c10::remat::Bytes budget) {
+  return c10::remat::Planner(workload, budget)
+      .improve(std::stoul(policy.substr(policy.find(':') + 1)))
+      .result;
 }
 
 } // namespace
@@ -57,8 +57,8 @@ int main(int argc, char** argv) {
           const auto start = std::chrono::steady_clock::now();
           const SimulationResult result = as_dtr
               ? simulate_as_dtr(workload, policy, budget)
-              : policy.rfind("nu:", 0) == 0
-              ? simulate(workload, next_use(workload, policy), budget)
+              : policy.rfind("planned:", 0) == 0
+              ? planned(workload, policy, budget)
               : simulate(workload, policy, budget);
           const std::chrono::duration<double> seconds =
               std::chrono::steady_clock::now() - start;

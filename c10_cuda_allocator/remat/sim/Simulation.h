@@ -44,7 +44,8 @@ simulate(const Workload& workload, const std::string& policy, Bytes budget);
 REMAT_API SimulationResult simulate(
     const Workload& workload,
     std::unique_ptr<EvictionPolicy> policy,
-    Bytes budget);
+    Bytes budget,
+    CostNs most_recompute = -1); // stops above; negative: the workload's cost
 
 // The same under the rules of DTR's published simulator instead of an engine;
 // see Note [What DTR's simulator does]. Throws UsageError for a policy that it
