@@ -49,7 +49,7 @@ Dependents find_dependents(const OpGraph& graph, VersionId id) {
           continue;
         }
         const StorageVersion& version = graph[output];
-        if (version.resident) {
+        if (version.resident && !version.kept) {
           found.resident.push_back(output);
         } else if (version.owned) {
           found.evicted.push_back(output);

@@ -21,7 +21,7 @@ void Engine::retire() {
     VersionId evicted;
     state_.graph.for_each_version([&](VersionId id) {
       const StorageVersion& version = state_.graph[id];
-      if (version.resident && version.producer) {
+      if (version.resident && version.producer && !version.kept) {
         resident.push_back(id);
       } else if (version.owned && !version.resident) {
         evicted = evicted ? evicted : id;

@@ -28,6 +28,7 @@ void EngineState::release_bytes(VersionId id) noexcept {
   StorageVersion& version = graph[id];
   storage.release(version);
   version.resident = false;
+  version.kept = false;
 }
 
 void EngineState::settle(Garbage& garbage) noexcept {
@@ -82,9 +83,15 @@ void EngineState::release_if_unused(VersionId id, Garbage& garbage) noexcept {
   if (!version.alive) {
     return;
   }
-  if (version.resident && !version.owned && version.pins == 0 &&
-      version.reservations == 0 && version.producer) {
-    release_bytes(id);
+  if (version.resident && !version.owned && !version.kept &&
+      version.pins == 0 && version.reservations == 0 && version.producer) {
+    if (policy->keeps(graph, id)) {
+      version.kept = true;
+      policy->on_rematerialized(graph, id);
+      index->refresh(id);
+    } else {
+      release_bytes(id);
+    }
   }
   graph.collect(id, garbage);
 }

@@ -47,7 +47,7 @@ Bytes Evictor::evict_reserved(Bytes wanted) noexcept {
       break;
     }
     freed += graph[victim].size;
-    if (graph[victim].owned) {
+    if (is_in_use(graph[victim])) {
       state_.evict(victim);
     } else {
       state_.release_bytes(victim);

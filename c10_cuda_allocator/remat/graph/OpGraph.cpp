@@ -136,6 +136,9 @@ void OpGraph::check_invariants() const {
   for_each_version([&](VersionId id) {
     const StorageVersion& version = (*this)[id];
     REMAT_ASSERT(is_needed(version));
+    REMAT_ASSERT(
+        !version.kept ||
+        (version.resident && !version.owned && version.producer));
     if (version.producer) {
       const OpRecord& op = (*this)[version.producer];
       REMAT_ASSERT(op.alive);

@@ -54,9 +54,8 @@ class OpGraph {
   // not, nor those that no storage owns.
   bool is_evictable(VersionId id) const {
     const StorageVersion& version = (*this)[id];
-    return version.resident && version.owned && version.pins == 0 &&
-        version.user_pins == 0 && !version.escaped && version.producer &&
-        version.size > 0;
+    return is_in_use(version) && version.pins == 0 && version.user_pins == 0 &&
+        !version.escaped && version.producer && version.size > 0;
   }
 
   // Forgets how `id`, which is resident or unneeded, was made.

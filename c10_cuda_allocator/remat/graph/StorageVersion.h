@@ -12,8 +12,9 @@ namespace c10::remat {
 //
 // owned and resident: in use. Owned, not resident: evicted. Not owned, not
 // resident: an intermediate that only replay needs. Not owned, resident: bytes
-// held for replay, which is how a leaf outlives its storage, and what a replay
-// is working on.
+// kept because something may be replayed from them, which are evicted like
+// others (`kept`); bytes held for replay, which is how a leaf outlives its
+// storage, and what a replay is working on.
 struct StorageVersion {
   Bytes size = 0;
   OpId producer; // none: a leaf, which nothing can rematerialize
@@ -31,7 +32,14 @@ struct StorageVersion {
   bool alive = false; // the slot is in use
   bool owned = false;
   bool resident = false;
+  // Not owned, resident, not a leaf, and evictable.
+  bool kept = false;
   bool escaped = false; // its address may be kept: never evicted
 };
+
+// Its bytes serve the program, or replays to come.
+inline bool is_in_use(const StorageVersion& version) {
+  return version.resident && (version.owned || version.kept);
+}
 
 } // namespace c10::remat

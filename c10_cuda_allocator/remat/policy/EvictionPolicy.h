@@ -48,6 +48,12 @@ class REMAT_API EvictionPolicy {
     return 0;
   }
 
+  // `id` has no owner and no reader any more. Should its bytes stay, for what
+  // may be replayed from it, until memory is short?
+  virtual bool keeps(const OpGraph& /*graph*/, VersionId /*id*/) const {
+    return false;
+  }
+
   // Appends the versions whose weight may have fallen since the last call, so
   // that they are not passed over. Growth needs no report.
   virtual void drain_lowered(
@@ -55,8 +61,8 @@ class REMAT_API EvictionPolicy {
       std::vector<VersionId>& /*lowered*/) {}
 
   // The engine tells of each change after making it. A version with a producer
-  // is in use while it is resident and owned. What it is for a while during a
-  // replay, without an owner, is no change.
+  // is in use while it is resident and owned, or kept. What it is for a while
+  // during a replay, without an owner, is no change.
   virtual void on_captured(const OpGraph& /*graph*/, OpId /*op*/) {}
   // Read by an op that is not recorded, or outside any op.
   virtual void on_read(const OpGraph& /*graph*/, VersionId /*id*/) {}

@@ -79,7 +79,7 @@ void Neighborhood::find_affected(
     std::vector<VersionId>& affected) {
   const auto visit = [&](VersionId found) {
     const StorageVersion& version = graph[found];
-    if (version.resident && version.owned && version.producer) {
+    if (is_in_use(version) && version.producer) {
       affected.push_back(found);
     }
   };

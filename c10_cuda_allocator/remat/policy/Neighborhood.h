@@ -10,7 +10,7 @@ namespace c10::remat {
 // Would have to be replayed before it can be read: evicted, or an intermediate
 // that nobody owns. A leaf never is.
 inline bool is_absent(const StorageVersion& version) {
-  return version.producer && !(version.resident && version.owned);
+  return version.producer && !is_in_use(version);
 }
 
 bool has_absent_output(const OpGraph& graph, OpId op);

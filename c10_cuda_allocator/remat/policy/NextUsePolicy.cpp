@@ -32,6 +32,13 @@ double NextUsePolicy::weight(const OpGraph& graph, VersionId id) const {
   return std::exp(std::clamp(logarithm, -600.0, 600.0));
 }
 
+bool NextUsePolicy::keeps(const OpGraph& graph, VersionId id) const {
+  const auto& readers = graph[id].readers;
+  return std::any_of(readers.begin(), readers.end(), [&](OpId reader) {
+    return has_absent_output(graph, reader);
+  });
+}
+
 uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {
   const uint32_t place = recorder_.place();
   uint32_t need = Future::kNever;

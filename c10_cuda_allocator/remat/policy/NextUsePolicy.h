@@ -10,8 +10,9 @@
 namespace c10::remat {
 
 // Knows what the program will do:
-// score = cost^a / (size^b x distance^c) x bias of the value, where the cost is that of the version
-// and its absent ancestors, and the distance is the time until it is needed.
+// score = cost^a / (size^b x distance^c) x bias of the value, where the cost is
+// that of the version and its absent ancestors, and the distance is the time
+// until it is needed.
 //
 // Note [When a version is needed]
 // A version is needed at its next use, and when an absent descendant is that
@@ -49,6 +50,7 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
   bool ranks_anew() const override {
     return true;
   }
+  bool keeps(const OpGraph& graph, VersionId id) const override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_read(const OpGraph& graph, VersionId id) override;

@@ -149,8 +149,8 @@ void VictimIndex::check_invariants() const {
 
 bool VictimIndex::is_member(VersionId id) const {
   const StorageVersion& version = graph_[id];
-  return version.alive && version.resident && version.owned &&
-      !version.escaped && version.producer && version.size > 0;
+  return version.alive && is_in_use(version) && !version.escaped &&
+      version.producer && version.size > 0;
 }
 
 double VictimIndex::score(VersionId id, double weight, Ticks now) const {

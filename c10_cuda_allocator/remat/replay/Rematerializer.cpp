@@ -113,8 +113,17 @@ void Rematerializer::finish(const ReplayRequest& request) {
     --input->pins;
   }
   for (size_t i = 0; i < request.keep_input.size(); ++i) {
-    if (!request.keep_input[i]) {
-      request.inputs[request.record->overwrites[i].input]->resident = false;
+    if (request.keep_input[i]) {
+      continue;
+    }
+    const uint32_t place = request.record->overwrites[i].input;
+    StorageVersion& consumed = *request.inputs[place];
+    consumed.resident = false;
+    if (consumed.kept) {
+      const VersionId id = request.record->inputs[place];
+      consumed.kept = false;
+      state_.index->remove(id);
+      state_.policy->on_evicted(state_.graph, id);
     }
   }
 }
