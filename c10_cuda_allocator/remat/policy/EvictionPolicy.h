@@ -32,10 +32,14 @@ class REMAT_API EvictionPolicy {
     return true;
   }
 
-  // `weight` alone is the score, and changes with every op: a choice must look
-  // at all versions.
+  // Scores have another form, `score`, and may change with every op: a choice
+  // looks at all versions.
   virtual bool ranks_anew() const {
     return false;
+  }
+  virtual double score(const OpGraph& graph, VersionId id, Ticks /*now*/)
+      const {
+    return weight(graph, id);
   }
 
   // Should `id` be kept while anything else can be evicted? A preference

@@ -47,6 +47,14 @@ void FutureRecorder::read(const OpGraph& graph, VersionId id) {
   add_use(value_of(graph, id));
 }
 
+void FutureRecorder::finish(const OpGraph& graph) {
+  graph.for_each_version([&](VersionId id) {
+    if (graph[id].owned) {
+      add_use(value_of(graph, id));
+    }
+  });
+}
+
 uint32_t FutureRecorder::value_of(const OpGraph& graph, VersionId id) const {
   return id.index < known_.size() &&
           known_[id.index].created == graph[id].created

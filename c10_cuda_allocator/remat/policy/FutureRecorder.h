@@ -3,6 +3,7 @@
 #include "../graph/OpGraph.h"
 #include "Future.h"
 
+#include <utility>
 #include <vector>
 
 namespace c10::remat {
@@ -16,6 +17,9 @@ class REMAT_API FutureRecorder {
   // Read by an op that is not recorded, or outside any op.
   void read(const OpGraph& graph, VersionId id);
 
+  // The end: what storages still hold will be read some time later.
+  void finish(const OpGraph& graph);
+
   // The number of the value that `id` is; kUnknown if it was made before.
   uint32_t value_of(const OpGraph& graph, VersionId id) const;
   // Of the next op.
@@ -24,6 +28,9 @@ class REMAT_API FutureRecorder {
   }
   const Future& future() const {
     return future_;
+  }
+  Future take() {
+    return std::move(future_);
   }
 
  private:

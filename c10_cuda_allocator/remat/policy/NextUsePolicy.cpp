@@ -69,7 +69,10 @@ uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {
 }
 
 void NextUsePolicy::on_captured(const OpGraph& graph, OpId op) {
+  const uint32_t place = recorder_.place();
   recorder_.captured(graph, op);
+  is_on_course_ = is_on_course_ && place < future_->ops.size() &&
+      recorder_.future().ops[place].shape == future_->ops[place].shape;
   neighborhoods_.on_captured(graph, op);
 }
 

@@ -43,6 +43,14 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
         tuning_(std::move(tuning)),
         returns_(returns) {}
 
+  // Has the program done what `future` says, as far as it got?
+  bool is_on_course() const {
+    return is_on_course_;
+  }
+  FutureRecorder& recorder() {
+    return recorder_;
+  }
+
   const char* name() const override {
     return "next_use";
   }
@@ -68,6 +76,7 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
   std::shared_ptr<const Tuning> tuning_;
   Returns* returns_;
   FutureRecorder recorder_;
+  bool is_on_course_ = true;
   NeighborhoodCache neighborhoods_{Neighborhood::Side::Ancestors};
   mutable std::vector<VersionId> reached_; // scratch
   mutable std::vector<uint32_t> marks_; // scratch, by VersionId::index

@@ -7,6 +7,7 @@
 #include "LargestPolicy.h"
 #include "LruPolicy.h"
 #include "MspsPolicy.h"
+#include "PlannedPolicy.h"
 
 namespace c10::remat {
 
@@ -29,6 +30,7 @@ constexpr Entry kPolicies[] = {
     {"largest", &make<LargestPolicy>},
     {"lru", &make<LruPolicy>},
     {"msps", &make<MspsPolicy>},
+    {"planned", &make<PlannedPolicy>},
 };
 
 } // namespace

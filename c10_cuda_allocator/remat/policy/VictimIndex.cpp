@@ -84,14 +84,13 @@ VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
   return best.id;
 }
 
-VersionId VictimIndex::choose_among_all(Ticks now, bool allow_locked) const {
+VersionId VictimIndex::choose_among_all(Ticks now, bool allow_locked) {
+  policy_.drain_lowered(graph_, lowered_);
+  lowered_.clear();
   Best best;
   for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const VersionId id{i};
-    if (slots_[i].member && graph_.is_evictable(id) &&
-        graph_[id].reservations == 0 &&
-        (allow_locked || !policy_.is_locked(graph_, id))) {
-      offer(best, id, policy_.weight(graph_, id), now);
+    if (slots_[i].member) {
+      offer_if_allowed(best, VersionId{i}, now, allow_locked);
     }
   }
   return best.id;
@@ -100,10 +99,7 @@ VersionId VictimIndex::choose_among_all(Ticks now, bool allow_locked) const {
 VersionId VictimIndex::choose_exact(Ticks now, bool allow_locked) const {
   Best best;
   graph_.for_each_version([&](VersionId id) {
-    if (graph_.is_evictable(id) && graph_[id].reservations == 0 &&
-        (allow_locked || !policy_.is_locked(graph_, id))) {
-      offer(best, id, policy_.weight(graph_, id), now);
-    }
+    offer_if_allowed(best, id, now, allow_locked);
   });
   return best.id;
 }
@@ -158,9 +154,22 @@ double VictimIndex::score(VersionId id, double weight, Ticks now) const {
                          : weight;
 }
 
-void VictimIndex::offer(Best& best, VersionId id, double weight, Ticks now)
-    const {
-  const double offered = score(id, weight, now);
+void VictimIndex::offer_if_allowed(
+    Best& best,
+    VersionId id,
+    Ticks now,
+    bool allow_locked) const {
+  if (graph_.is_evictable(id) && graph_[id].reservations == 0 &&
+      (allow_locked || !policy_.is_locked(graph_, id))) {
+    offer(
+        best,
+        id,
+        ranks_anew_ ? policy_.score(graph_, id, now)
+                    : score(id, policy_.weight(graph_, id), now));
+  }
+}
+
+void VictimIndex::offer(Best& best, VersionId id, double offered) const {
   if (!best.id || offered < best.score ||
       (offered == best.score && graph_[id].created < graph_[best.id].created)) {
     best = {id, offered};
@@ -326,11 +335,11 @@ void VictimIndex::compete(
       place(id, weight);
       // It competes now, for its new bucket may have had its turn.
       if (uses_staleness_) {
-        offer(best, id, weight, now);
+        offer(best, id, score(id, weight, now));
       }
       continue;
     }
-    offer(best, id, weight, now);
+    offer(best, id, score(id, weight, now));
     break;
   }
   for (const Entry& entry : aside_) {
