@@ -136,7 +136,8 @@ void Engine::begin_op(
   if (state_.trace.is_on()) {
     for (const Write& write : writes) {
       if (state_.graph.is_leaf(write.version)) {
-        state_.trace.leaf_write(state_.graph, write.version);
+        state_.trace.leaf_write(
+            state_.graph, write.version, write.is_parameter);
       }
     }
   }

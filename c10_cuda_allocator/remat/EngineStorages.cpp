@@ -57,7 +57,7 @@ VersionId Engine::escape(VersionId id, bool for_good) {
   const ReplayLock replay_lock = take_replay_lock(lock);
   pin_resident({id}, lock, garbage);
   if (state_.trace.is_on() && state_.graph.is_leaf(id)) {
-    state_.trace.leaf_write(state_.graph, id);
+    state_.trace.leaf_write(state_.graph, id, /*is_parameter=*/false);
   }
   VersionId escaped = id;
   try {

@@ -18,8 +18,8 @@ namespace c10::remat {
 //   {"version":1,"size":4096}
 //   {"op":3,"name":"aten::relu","cost":2500,"inputs":[1],"outputs":[[2,4096]],
 //    "overwrites":[[1,2]]}                                     (on one line)
-//   {"access":2}  {"leaf_write":1}  {"death":2}  {"evict":2}
-//   {"replay":3}  {"pressure":65536}                           (a line each)
+//   {"access":2}  {"leaf_write":1}  {"parameter_write":1}  {"death":2}
+//   {"evict":2}  {"replay":3}  {"pressure":65536}              (a line each)
 //
 // Sizes are in bytes and costs in ns. docs/design/trace.md says what each line
 // means. The number in the first line grows when a line changes its meaning
@@ -40,6 +40,7 @@ struct PlainKind {
 constexpr PlainKind kPlainKinds[] = {
     {Kind::Access, "{\"access\":"},
     {Kind::LeafWrite, "{\"leaf_write\":"},
+    {Kind::ParameterWrite, "{\"parameter_write\":"},
     {Kind::Death, "{\"death\":"},
     {Kind::Evict, "{\"evict\":"},
     {Kind::Replay, "{\"replay\":"},
@@ -260,6 +261,10 @@ void TraceWriter::access(uint64_t id) {
 
 void TraceWriter::leaf_write(uint64_t id) {
   write(plain(Kind::LeafWrite, id));
+}
+
+void TraceWriter::parameter_write(uint64_t id) {
+  write(plain(Kind::ParameterWrite, id));
 }
 
 void TraceWriter::death(uint64_t id) {

@@ -24,6 +24,7 @@ struct TraceEvent {
     Op,
     Access, // id: read outside any op
     LeafWrite, // id: its bytes are about to change
+    ParameterWrite, // the same, of a parameter: the optimizer's doing
     Death, // id: its owner is gone
     Evict, // id
     Replay, // id of the op
@@ -70,6 +71,7 @@ class REMAT_API TraceWriter {
   void op(const TraceEvent& event);
   void access(uint64_t id);
   void leaf_write(uint64_t id);
+  void parameter_write(uint64_t id);
   void death(uint64_t id);
   void evict(uint64_t id);
   void replay(uint64_t op);

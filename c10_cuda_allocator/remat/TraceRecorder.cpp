@@ -154,8 +154,15 @@ void TraceRecorder::access(const OpGraph& graph, VersionId id) {
   writer_->access(graph[id].created);
 }
 
-void TraceRecorder::leaf_write(const OpGraph& graph, VersionId id) {
-  writer_->leaf_write(graph[id].created);
+void TraceRecorder::leaf_write(
+    const OpGraph& graph,
+    VersionId id,
+    bool is_parameter) {
+  if (is_parameter) {
+    writer_->parameter_write(graph[id].created);
+  } else {
+    writer_->leaf_write(graph[id].created);
+  }
 }
 
 void TraceRecorder::death(const OpGraph& graph, VersionId id) {

@@ -41,7 +41,7 @@ class TraceRecorder {
   };
   void captured(const OpGraph& graph, OpId op, const Captured& did);
   void access(const OpGraph& graph, VersionId id);
-  void leaf_write(const OpGraph& graph, VersionId id);
+  void leaf_write(const OpGraph& graph, VersionId id, bool is_parameter);
   void death(const OpGraph& graph, VersionId id);
   void evict(const OpGraph& graph, VersionId id);
   void replay(const OpRecord& record);

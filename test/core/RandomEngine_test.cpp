@@ -210,10 +210,16 @@ TEST_P(RandomEngineTest, HoldsWhatTheModelSays) {
   }
 }
 
+std::vector<std::string> all_policies() {
+  std::vector<std::string> names = policy_names();
+  names.emplace_back(KeepingPolicy::kName);
+  return names;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All,
     RandomEngineTest,
-    testing::Combine(testing::ValuesIn(policy_names()), testing::Bool()),
+    testing::Combine(testing::ValuesIn(all_policies()), testing::Bool()),
     [](const auto& info) {
       return std::get<0>(info.param) +
           (std::get<1>(info.param) ? "_chaos" : "");

@@ -2,6 +2,8 @@
 
 #include "SimDevice.h"
 
+#include <c10/remat/policy/PolicyRegistry.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -9,6 +11,22 @@
 #include <vector>
 
 namespace c10::remat {
+
+// Evicts the stalest, and keeps every intermediate that a replay has made.
+class KeepingPolicy final : public EvictionPolicy {
+ public:
+  static constexpr const char* kName = "keeping";
+
+  const char* name() const override {
+    return kName;
+  }
+  double weight(const OpGraph& /*graph*/, VersionId /*id*/) const override {
+    return 1;
+  }
+  bool keeps(const OpGraph& graph, VersionId id) const override {
+    return !graph[id].readers.empty();
+  }
+};
 
 // A program on a SimDevice, and the naive model beside it: what each of its
 // storages must hold, computed without any eviction.
@@ -28,7 +46,8 @@ class SimProgram {
   };
 
   explicit SimProgram(Bytes capacity, Config config = {})
-      : device(capacity), engine(with_policy(config), device, device, device) {
+      : device(capacity),
+        engine(config, policy_of(config), device, device, device) {
     device.engine = &engine;
   }
 
@@ -210,11 +229,11 @@ class SimProgram {
     uint64_t expected;
   };
 
-  static Config with_policy(Config config) {
-    if (config.policy.empty()) {
-      config.policy = "dtr";
+  static std::unique_ptr<EvictionPolicy> policy_of(const Config& config) {
+    if (config.policy == KeepingPolicy::kName) {
+      return std::make_unique<KeepingPolicy>();
     }
-    return config;
+    return make_policy(config.policy.empty() ? "dtr" : config.policy);
   }
 
   State& at(Var var) {

@@ -58,6 +58,7 @@ struct TraceModel {
       break;
     case Kind::Access:
     case Kind::LeafWrite:
+    case Kind::ParameterWrite:
     case Kind::Evict:
       EXPECT_TRUE(live.count(event.id) != 0) << event.id;
       break;

@@ -62,6 +62,7 @@ TEST(TraceTest, WritesTheDocumentedForm) {
   writer.op(some_op());
   writer.access(4);
   writer.leaf_write(2);
+  writer.parameter_write(2);
   writer.evict(4);
   writer.replay(3);
   writer.death(4);
@@ -76,6 +77,7 @@ TEST(TraceTest, WritesTheDocumentedForm) {
       "\"outputs\":[[4,4096]],\"overwrites\":[[1,4]]}\n"
       "{\"access\":4}\n"
       "{\"leaf_write\":2}\n"
+      "{\"parameter_write\":2}\n"
       "{\"evict\":4}\n"
       "{\"replay\":3}\n"
       "{\"death\":4}\n"

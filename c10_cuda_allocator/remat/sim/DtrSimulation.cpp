@@ -148,6 +148,7 @@ class DtrRuntime {
       storages_[storage].last_access = clock_;
       break;
     case Kind::LeafWrite:
+    case Kind::ParameterWrite:
       break; // constants are never replayed
     }
   }

@@ -256,14 +256,22 @@ class EngineRuntime {
       engine_.unpin(id);
       break;
     }
-    case Kind::LeafWrite: {
-      VersionIds inputs;
-      Writes writes{{VersionId{}, /*overwrites_all=*/true}};
-      engine_.begin_op({holders_[storage]}, inputs, writes);
-      engine_.abort_op(inputs, writes);
+    case Kind::LeafWrite:
+    case Kind::ParameterWrite:
+      write_leaf(step.kind, holders_[storage]);
       break;
     }
-    }
+  }
+
+  // As an op that writes over all of it and cannot be replayed.
+  void write_leaf(Kind kind, Holder* holder) {
+    OpCapture capture;
+    Write write;
+    write.overwrites_all = true;
+    write.is_parameter = kind == Kind::ParameterWrite;
+    capture.writes = {write};
+    engine_.begin_op({holder}, capture.inputs, capture.writes);
+    engine_.end_op(std::move(capture));
   }
 
   void op(const Workload::Step& step) {

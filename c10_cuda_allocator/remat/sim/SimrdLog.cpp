@@ -361,6 +361,7 @@ class LogWriter {
               << R"("TIME":"0"})" << '\n';
       break;
     case Kind::LeafWrite:
+    case Kind::ParameterWrite:
       break; // nor writes to constants
     }
   }

@@ -42,7 +42,10 @@ class TraceConverter {
       step.tensor = tensor(event.id);
       break;
     case TraceEvent::Kind::LeafWrite:
-      step.kind = Kind::LeafWrite;
+    case TraceEvent::Kind::ParameterWrite:
+      step.kind = event.kind == TraceEvent::Kind::LeafWrite
+          ? Kind::LeafWrite
+          : Kind::ParameterWrite;
       step.tensor = tensor(event.id);
       break;
     case TraceEvent::Kind::Death:
@@ -161,6 +164,9 @@ class TraceExporter {
       break;
     case Kind::LeafWrite:
       writer_.leaf_write(ids_[storage]);
+      break;
+    case Kind::ParameterWrite:
+      writer_.parameter_write(ids_[storage]);
       break;
     }
   }

@@ -69,6 +69,7 @@ Bytes Workload::peak() const {
       break;
     case Step::Kind::Access:
     case Step::Kind::LeafWrite:
+    case Step::Kind::ParameterWrite:
       break;
     }
     most = std::max(most, live);

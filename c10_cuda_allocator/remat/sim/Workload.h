@@ -28,6 +28,7 @@ struct REMAT_API Workload {
       Release, // tensor: one less; with the last one its storage dies
       Access, // tensor: read outside any op
       LeafWrite, // tensor: its bytes are about to change
+      ParameterWrite, // the same, by the optimizer
     };
     Kind kind = Kind::Op;
     Tensor tensor = 0;
