@@ -45,7 +45,12 @@ tier_python() {
 }
 
 tier_cuda() {
-  env_run --emulate-cuda --devices 2 python -m pytest -q -n 2 --dist loadfile test/emulated_cuda \
+  # The device itself; then remat on it. The allocator's tests look at the memory of the
+  # whole process, and have one of their own.
+  local run=(env_run --emulate-cuda --devices 2 python -m pytest -q)
+  "${run[@]}" -n 2 --dist loadfile test/emulated_cuda "${PYTEST_OPTIONS[@]}" || return 1
+  "${run[@]}" test/python/test_cuda_allocator.py "${PYTEST_OPTIONS[@]}" || return 1
+  "${run[@]}" -n 2 --dist loadfile test/python/test_cuda_{allocator_random,memory,streams,graphs,training}.py \
     "${PYTEST_OPTIONS[@]}"
 }
 
