@@ -31,9 +31,7 @@ def main() -> None:
     environment = Environment(project, python)
     print(environment.ensure(packages))
     if options.emulate_cuda:
-        emulation = Emulation(
-            options.emulate_cuda, options.devices, options.capacity
-        )
+        emulation = Emulation(options.emulate_cuda, options.devices, options.capacity)
         torch = environment.site_packages / "torch"
         for name, value in emulation.variables(project, python, torch).items():
             print(f"{name}={value}")
