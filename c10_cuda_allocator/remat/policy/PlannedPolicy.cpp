@@ -19,8 +19,7 @@ NextUsePolicy::Tuning default_tuning() {
 
 PlannedPolicy::PlannedPolicy()
     : last_(std::make_shared<Future>()),
-      tuning_(
-          std::make_shared<NextUsePolicy::Tuning>(default_tuning())),
+      tuning_(std::make_shared<NextUsePolicy::Tuning>(default_tuning())),
       iteration_(std::make_unique<NextUsePolicy>(last_, tuning_)) {}
 
 double PlannedPolicy::weight(const OpGraph& graph, VersionId id) const {

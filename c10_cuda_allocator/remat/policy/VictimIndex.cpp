@@ -98,9 +98,8 @@ VersionId VictimIndex::choose_among_all(Ticks now, bool allow_locked) {
 
 VersionId VictimIndex::choose_exact(Ticks now, bool allow_locked) const {
   Best best;
-  graph_.for_each_version([&](VersionId id) {
-    offer_if_allowed(best, id, now, allow_locked);
-  });
+  graph_.for_each_version(
+      [&](VersionId id) { offer_if_allowed(best, id, now, allow_locked); });
   return best.id;
 }
 

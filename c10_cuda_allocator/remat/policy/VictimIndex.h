@@ -102,11 +102,8 @@ class VictimIndex {
   double score(VersionId id, double weight, Ticks now) const;
   VersionId choose_among_all(Ticks now, bool allow_locked);
   void offer(Best& best, VersionId id, double offered) const;
-  void offer_if_allowed(
-      Best& best,
-      VersionId id,
-      Ticks now,
-      bool allow_locked) const;
+  void offer_if_allowed(Best& best, VersionId id, Ticks now, bool allow_locked)
+      const;
   int bucket_of(double weight) const;
   int64_t key_of(VersionId id, double weight) const;
 

@@ -79,8 +79,7 @@ bool Planner::try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning) {
   NextUsePolicy::Returns returns(future_->values.size());
   const bool is_first = best_.simulated == 0;
   const SimulationResult& before = best_.result;
-  const CostNs most =
-      is_first || !before.is_feasible() ? -1 : before.recompute;
+  const CostNs most = is_first || !before.is_feasible() ? -1 : before.recompute;
   const SimulationResult result = simulate(
       workload_,
       std::make_unique<NextUsePolicy>(future_, tuning, &returns),
@@ -92,7 +91,7 @@ bool Planner::try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning) {
       (result.is_feasible() != before.is_feasible() ? result.is_feasible()
            : result.is_feasible() ? result.recompute <= before.recompute
                                   : result.elapsed - result.recompute >=
-                   before.elapsed - before.recompute);
+               before.elapsed - before.recompute);
   if (is_better) {
     best_.result = result;
     best_.tuning = std::move(tuning);
