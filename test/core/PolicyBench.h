@@ -30,7 +30,8 @@ class PolicyBench {
   std::vector<VersionId> op(
       CostNs cost,
       std::vector<VersionId> inputs,
-      const std::vector<Bytes>& sizes) {
+      const std::vector<Bytes>& sizes,
+      uint64_t epoch = 0) {
     now += cost;
     OpRecord record;
     record.cost = cost;
@@ -40,6 +41,7 @@ class PolicyBench {
     }
     for (const Bytes size : sizes) {
       record.outputs.push_back(leaf(size));
+      graph[record.outputs.back()].epoch = epoch;
     }
     const std::vector<VersionId> outputs = record.outputs;
     const OpId op = graph.add_op(std::move(record));
@@ -49,8 +51,12 @@ class PolicyBench {
     }
     return outputs;
   }
-  VersionId op1(CostNs cost, std::vector<VersionId> inputs, Bytes size) {
-    return op(cost, std::move(inputs), {size})[0];
+  VersionId op1(
+      CostNs cost,
+      std::vector<VersionId> inputs,
+      Bytes size,
+      uint64_t epoch = 0) {
+    return op(cost, std::move(inputs), {size}, epoch)[0];
   }
 
   void evict(VersionId id) {

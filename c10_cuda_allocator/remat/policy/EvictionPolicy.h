@@ -47,7 +47,9 @@ class REMAT_API EvictionPolicy {
   virtual bool is_locked(const OpGraph& /*graph*/, VersionId /*id*/) const {
     return false;
   }
-  // Changes whenever a version that was locked may be so no more.
+  // Changes whenever a version that was locked may be so no more, and, of a
+  // policy that ranks anew, when scores are no longer to be compared with those
+  // before.
   virtual uint64_t lock_epoch() const {
     return 0;
   }

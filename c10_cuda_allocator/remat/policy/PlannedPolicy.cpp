@@ -53,7 +53,9 @@ void PlannedPolicy::on_captured(const OpGraph& graph, OpId op) {
       break;
     }
   }
+  const bool was_following = is_following();
   iteration_->on_captured(graph, op);
+  changes_ += was_following != is_following();
 }
 
 void PlannedPolicy::begin_iteration(const OpGraph& graph) {
@@ -63,6 +65,7 @@ void PlannedPolicy::begin_iteration(const OpGraph& graph) {
     last_ = std::make_shared<const Future>(recorder.take());
   }
   iteration_ = std::make_unique<NextUsePolicy>(last_, tuning_);
+  ++changes_;
 }
 
 void PlannedPolicy::on_read(const OpGraph& graph, VersionId id) {

@@ -32,6 +32,10 @@ class REMAT_API PlannedPolicy final : public EvictionPolicy {
     return true;
   }
   double score(const OpGraph& graph, VersionId id, Ticks now) const override;
+  // Scores of the two policies do not compare.
+  uint64_t lock_epoch() const override {
+    return changes_;
+  }
   bool keeps(const OpGraph& graph, VersionId id) const override;
   void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
       override;
@@ -57,6 +61,7 @@ class REMAT_API PlannedPolicy final : public EvictionPolicy {
   std::shared_ptr<const NextUsePolicy::Tuning> tuning_;
   std::unique_ptr<NextUsePolicy> iteration_; // this one
   uint64_t epoch_ = 0;
+  uint64_t changes_ = 0; // of what decides
 };
 
 } // namespace c10::remat

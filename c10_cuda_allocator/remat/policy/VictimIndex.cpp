@@ -48,7 +48,7 @@ void VictimIndex::refresh(VersionId id) {
   if (!slot.member) {
     slot.member = true;
     ++size_;
-    if (!slot.pending && !ranks_anew_) {
+    if (!slot.pending) {
       slot.pending = true;
       pending_.push_back(id);
     }
@@ -66,7 +66,7 @@ void VictimIndex::remove(VersionId id) {
 
 VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
   if (ranks_anew_) {
-    return choose_among_all(now, allow_locked);
+    return choose_from_shortlist(now, allow_locked);
   }
   if (allow_locked || lock_epoch_ != policy_.lock_epoch()) {
     lock_epoch_ = policy_.lock_epoch();
@@ -84,16 +84,45 @@ VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
   return best.id;
 }
 
-VersionId VictimIndex::choose_among_all(Ticks now, bool allow_locked) {
+// See Note [Shortlist].
+VersionId VictimIndex::choose_from_shortlist(Ticks now, bool allow_locked) {
   policy_.drain_lowered(graph_, lowered_);
   lowered_.clear();
-  Best best;
+  if (lock_epoch_ == policy_.lock_epoch() && pending_.size() <= kMostFresh) {
+    Best best;
+    for (const auto* list : {&shortlist_, &pending_}) {
+      for (const VersionId id : *list) {
+        offer_if_allowed(best, id, now, allow_locked);
+      }
+    }
+    if (best.id && best.score <= shortlist_score_) {
+      return best.id;
+    }
+  }
+  lock_epoch_ = policy_.lock_epoch();
+  for (const VersionId id : pending_) {
+    slots_[id.index].pending = false;
+  }
+  pending_.clear();
+  ranking_.clear();
   for (uint32_t i = 0; i < slots_.size(); ++i) {
+    Best best;
     if (slots_[i].member) {
       offer_if_allowed(best, VersionId{i}, now, allow_locked);
     }
+    if (best.id) {
+      ranking_.push_back({best.score, graph_[best.id].created, best.id});
+    }
   }
-  return best.id;
+  const size_t length = std::min(ranking_.size(), kShortlist);
+  std::partial_sort(
+      ranking_.begin(), ranking_.begin() + length, ranking_.end());
+  shortlist_.clear();
+  for (size_t i = 0; i < length; ++i) {
+    shortlist_.push_back(ranking_[i].id);
+  }
+  shortlist_score_ = length == 0 ? 0 : ranking_[length - 1].score;
+  return length == 0 ? VersionId{} : shortlist_.front();
 }
 
 VersionId VictimIndex::choose_exact(Ticks now, bool allow_locked) const {

@@ -1,3 +1,4 @@
+#include "Planner.h"
 #include "Simulation.h"
 
 #include "../Engine.h"
@@ -362,6 +363,9 @@ SimulationResult simulate(
     const Workload& workload,
     const std::string& policy,
     Bytes budget) {
+  if (policy == "planned") {
+    return Planner(workload, budget).improve().result;
+  }
   return simulate(workload, make_policy(policy), budget);
 }
 

@@ -75,6 +75,14 @@ const Plan& Planner::improve(size_t candidates) {
   return best_;
 }
 
+const Plan& Planner::improve() {
+  improve(kCandidates);
+  while (!best_.result.is_feasible() && best_.simulated < kMostCandidates) {
+    improve(kCandidates);
+  }
+  return best_;
+}
+
 bool Planner::try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning) {
   NextUsePolicy::Returns returns(future_->values.size());
   const bool is_first = best_.simulated == 0;

@@ -28,10 +28,15 @@ struct Plan {
 // Deterministic for a workload, a budget, a number of candidates and a seed.
 class REMAT_API Planner {
  public:
+  static constexpr size_t kCandidates = 16;
+  static constexpr size_t kMostCandidates = 256;
+
   Planner(const Workload& workload, Bytes budget, uint64_t seed = 1);
 
   // Tries `candidates` more; returns the best of all so far.
   const Plan& improve(size_t candidates);
+  // The usual effort: kCandidates, and more while none gets through.
+  const Plan& improve();
   const Plan& best() const {
     return best_;
   }

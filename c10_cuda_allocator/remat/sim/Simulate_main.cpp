@@ -1,7 +1,7 @@
 // For work on policies: `remat_simulate [--dtr] POLICIES RATIOS TRACE...`, with
 // lists separated by commas. One line per point.
 
-#include "../Errors.h"
+#include "../policy/PolicyRegistry.h"
 #include "Planner.h"
 #include "Simulation.h"
 
@@ -22,7 +22,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-// "planned:300": by the best of so many candidates.
+// "planned:300": by the best of so many candidates. "online": learns while it
+// runs.
 c10::remat::SimulationResult planned(
     const c10::remat::Workload& workload,
     const std::string& policy,
@@ -59,6 +60,8 @@ int main(int argc, char** argv) {
               ? simulate_as_dtr(workload, policy, budget)
               : policy.rfind("planned:", 0) == 0
               ? planned(workload, policy, budget)
+              : policy == "online"
+              ? simulate(workload, make_policy("planned"), budget)
               : simulate(workload, policy, budget);
           const std::chrono::duration<double> seconds =
               std::chrono::steady_clock::now() - start;

@@ -38,7 +38,8 @@ struct SimulationResult {
 };
 
 // Runs `workload` on an Engine within `budget`, with a clock that only ops
-// advance. Throws UsageError for an unknown policy.
+// advance. Throws UsageError for an unknown policy. `planned` knows the
+// workload as if the last iteration had been the same; see Planner.
 REMAT_API SimulationResult
 simulate(const Workload& workload, const std::string& policy, Bytes budget);
 REMAT_API SimulationResult simulate(

@@ -187,7 +187,8 @@ class RandomRun {
     ASSERT_TRUE(graph().is_evictable(chosen));
     if (name_ == "lru" || name_ == "largest" || name_ == "msps") {
       ASSERT_EQ(chosen, best);
-    } else if (name_ != "dtr_eq") { // which leaves some falls unreported
+    } else if (name_ != "dtr_eq" && name_ != "planned") {
+      // These leave some falls unreported.
       ASSERT_LE(
           score(chosen), score(best) * VictimIndex::kBucketRatio * (1 + 1e-9));
     }
