@@ -34,9 +34,10 @@ double NextUsePolicy::weight(const OpGraph& graph, VersionId id) const {
 
 bool NextUsePolicy::keeps(const OpGraph& graph, VersionId id) const {
   const auto& readers = graph[id].readers;
-  return std::any_of(readers.begin(), readers.end(), [&](OpId reader) {
-    return has_absent_output(graph, reader);
-  });
+  return tuning_->keeps &&
+      std::any_of(readers.begin(), readers.end(), [&](OpId reader) {
+           return has_absent_output(graph, reader);
+         });
 }
 
 uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {

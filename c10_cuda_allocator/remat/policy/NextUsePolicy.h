@@ -26,6 +26,7 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
     double cost = 1;
     double size = 1;
     double distance = 1;
+    bool keeps = true; // intermediates
     // By value: what is added to the logarithm of its score. Zero behind the
     // end.
     std::vector<float> bias;

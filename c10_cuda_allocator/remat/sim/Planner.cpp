@@ -29,16 +29,24 @@ class LookingPolicy final : public EvictionPolicy {
   std::shared_ptr<FutureRecorder> recorder_;
 };
 
-// Of cost, size and distance, the best ones over many networks first.
-constexpr double kStarts[][3] = {
-    {0.7, 1, 0.7},
-    {1, 1, 0.5},
-    {1, 1, 1},
-    {0.5, 1, 0.5},
-    {0.5, 1, 1},
-    {1, 1, 0.2},
-    {0.3, 1, 0.3},
-    {1, 0.5, 0.5},
+struct Start {
+  double cost;
+  double size;
+  double distance;
+  bool keeps;
+};
+
+// The best ones over many networks first. The last is MSPS.
+constexpr Start kStarts[] = {
+    {0.7, 1, 0.7, true},
+    {1, 1, 0.5, true},
+    {1, 1, 1, true},
+    {0.5, 1, 0.5, true},
+    {0.5, 1, 1, true},
+    {1, 1, 0.2, true},
+    {0.3, 1, 0.3, true},
+    {1, 0.5, 0.5, true},
+    {1, 1, 0, false},
 };
 
 } // namespace
@@ -60,10 +68,11 @@ const Plan& Planner::improve(size_t candidates) {
   for (size_t i = 0; i < candidates; ++i) {
     NextUsePolicy::Tuning tuning;
     if (next_start_ < std::size(kStarts)) {
-      const auto& start = kStarts[next_start_++];
-      tuning.cost = start[0];
-      tuning.size = start[1];
-      tuning.distance = start[2];
+      const Start& start = kStarts[next_start_++];
+      tuning.cost = start.cost;
+      tuning.size = start.size;
+      tuning.distance = start.distance;
+      tuning.keeps = start.keeps;
     } else {
       if (best_.result.is_feasible() && best_.result.recompute == 0) {
         break;
