@@ -1,0 +1,45 @@
+"""A word-level LSTM language model (Zaremba et al., 2014), unrolled step by step.
+
+Written with cells, as models with attention or zoneout between steps have to be;
+cuDNN's layer would be one operator for all steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ._workload import REAL, Workload, predict_tokens, token_batch
+
+
+class LSTM(nn.Module):
+    """Layers of cells, with dropout between them."""
+
+    def __init__(self, symbols: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.width = width
+        self.symbols = nn.Embedding(symbols, width)
+        self.cells = nn.ModuleList([nn.LSTMCell(width, width) for _ in range(layers)])
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(width, symbols)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        steps = self.dropout(self.symbols(ids)).unbind(1)
+        zeros = steps[0].new_zeros(ids.shape[0], self.width)
+        states = [(zeros, zeros) for _ in self.cells]
+        outputs = []
+        for x in steps:
+            for layer, cell in enumerate(self.cells):
+                states[layer] = cell(x, states[layer])
+                x = self.dropout(states[layer][0])
+            outputs.append(x)
+        return self.head(torch.stack(outputs, 1))
+
+
+def build(size: str) -> Workload:
+    if size == REAL:
+        symbols, width, layers, batch, time = 10000, 1500, 2, 512, 128
+    else:
+        symbols, width, layers, batch, time = 64, 16, 2, 4, 8
+    model = LSTM(symbols, width, layers)
+    return Workload(model, token_batch(batch, time, symbols), predict_tokens)
