@@ -2,7 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/CPUAllocator.h>
+#include <c10/core/Allocator.h>
 
 #include <cstring>
 
@@ -22,7 +22,9 @@ void keep(void*) {}
 at::Tensor over(const at::Tensor& tensor, const c10::Storage& storage) {
   auto result = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage),
-      c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::DispatchKeySet(
+          storage.device_type() == c10::kMeta ? c10::DispatchKey::Meta
+                                              : c10::DispatchKey::CPU),
       tensor.dtype());
   auto* impl = result.unsafeGetTensorImpl();
   impl->set_storage_offset(tensor.storage_offset());
@@ -70,8 +72,10 @@ at::Tensor Aliases::alias_of(const at::Tensor& tensor) {
     storage = c10::Storage(
         c10::Storage::use_byte_size_t(),
         tensor.storage().nbytes(),
-        at::DataPtr(data_of(tensor), nullptr, &keep, c10::kCPU),
-        c10::GetCPUAllocator(),
+        device_ == c10::kMeta
+            ? at::DataPtr(nullptr, c10::kMeta)
+            : at::DataPtr(data_of(tensor), nullptr, &keep, c10::kCPU),
+        c10::GetAllocator(device_),
         /*resizable=*/true);
   }
   originals_.push_back(tensor);
@@ -88,11 +92,19 @@ at::Tensor Aliases::original_of(const at::Tensor& alias) const {
   return {};
 }
 
-at::Tensor Aliases::base_of(const at::Tensor& result) const {
+at::Tensor Aliases::view_for(const at::Tensor& result) const {
   for (size_t i = 0; i < aliases_.size(); ++i) {
-    if (aliases_[i].storage().is_alias_of(result.storage())) {
-      return originals_[i];
+    if (!aliases_[i].storage().is_alias_of(result.storage())) {
+      continue;
     }
+    at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(originals_[i].storage()),
+        c10::DispatchKeySet(c10::DispatchKey::CUDA),
+        result.dtype());
+    view.unsafeGetTensorImpl()->set_storage_offset(result.storage_offset());
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(
+        result.sizes(), result.strides());
+    return view;
   }
   return {};
 }
@@ -103,7 +115,9 @@ void Aliases::carry_back_resizes() {
     const at::Tensor& alias = aliases_[i];
     const bool same_geometry = original.sizes() == alias.sizes() &&
         original.strides() == alias.strides();
-    const bool same_buffer = data_of(original) == data_of(alias);
+    const bool same_buffer = device_ == c10::kMeta
+        ? original.storage().nbytes() >= alias.storage().nbytes()
+        : data_of(original) == data_of(alias);
     if (same_geometry && same_buffer) {
       continue;
     }
@@ -112,20 +126,19 @@ void Aliases::carry_back_resizes() {
     }
     original.unsafeGetTensorImpl()->set_sizes_and_strides(
         alias.sizes(), alias.strides());
-    if (!same_buffer) {
+    if (!same_buffer && device_ == c10::kCPU) {
       const Extent to = extent_of(original);
       std::memcpy(to.begin, extent_of(alias).begin, to.size);
     }
   }
 }
 
-torch::jit::Stack to_cpu(
+torch::jit::Stack with_aliases(
     const torch::jit::Stack& stack,
     size_t first,
     Aliases& aliases) {
   const auto convert = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.is_cuda() ? aliases.alias_of(tensor)
-                                                : tensor;
+    return aliases.stands_for(tensor) ? aliases.alias_of(tensor) : tensor;
   };
   torch::jit::Stack result;
   for (size_t i = first; i < stack.size(); ++i) {
@@ -148,7 +161,7 @@ torch::jit::Stack to_cpu(
       }
       result.emplace_back(std::move(list));
     } else if (value.isDevice() && value.toDevice().is_cuda()) {
-      result.emplace_back(c10::Device(c10::kCPU));
+      result.emplace_back(c10::Device(aliases.device()));
     } else {
       result.push_back(value);
     }

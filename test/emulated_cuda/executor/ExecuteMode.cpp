@@ -15,16 +15,6 @@ namespace {
 
 using torch::jit::Stack;
 
-// Everything above the CPU's kernels: the op has been through that.
-const c10::DispatchKeySet kAboveKernels =
-    c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
-    c10::DispatchKeySet(
-        {c10::DispatchKey::ADInplaceOrView,
-         c10::DispatchKey::Functionalize,
-         c10::DispatchKey::Python,
-         c10::DispatchKey::PythonTLSSnapshot,
-         c10::DispatchKey::Fake});
-
 bool is_narrow(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16;
 }
@@ -220,14 +210,7 @@ class Results {
         original.defined()) {
       return original;
     }
-    if (const at::Tensor base = aliases_.base_of(result); base.defined()) {
-      at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
-          c10::Storage(base.storage()),
-          c10::DispatchKeySet(c10::DispatchKey::CUDA),
-          result.dtype());
-      view.unsafeGetTensorImpl()->set_storage_offset(result.storage_offset());
-      view.unsafeGetTensorImpl()->set_sizes_and_strides(
-          result.sizes(), result.strides());
+    if (const at::Tensor view = aliases_.view_for(result); view.defined()) {
       return view;
     }
     for (size_t i = 0; i < sources_.size(); ++i) {
@@ -338,7 +321,7 @@ void execute(
       : SeedAndOffset{0, 0};
 
   Aliases aliases;
-  Stack cpu = to_cpu(stack, first, aliases);
+  Stack cpu = with_aliases(stack, first, aliases);
   const Stack arguments = is_capturing ? cpu : Stack();
   run_on_cpu(op, info, cpu, random);
   Results results(aliases, info.name, device);

@@ -84,12 +84,21 @@ c10::DeviceIndex device_of(
                                        : c10::cuda::current_device();
 }
 
+void run_in_mode(
+    const c10::OperatorHandle& op,
+    const OpInfo& info,
+    Stack& stack,
+    c10::DeviceIndex device) {
+  static const bool is_timing = emulatedCudaIsTiming() != 0;
+  (is_timing ? &take_time : &execute)(op, info, stack, device);
+}
+
 void run(const c10::OperatorHandle& op, Stack* stack) {
   const OpInfo& info = OpInfo::of(op);
   const c10::DeviceIndex device = device_of(op, info, *stack);
   const c10::cuda::CUDAGuard guard(device);
   try {
-    execute(op, info, *stack, device);
+    run_in_mode(op, info, *stack, device);
   } catch (const c10::NotImplementedError& error) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         false,
@@ -122,7 +131,7 @@ at::Tensor& copy(
     ready.block(c10::cuda::getCurrentCUDAStream(device.index()));
   }
   Stack stack{self, source, non_blocking};
-  execute(op, OpInfo::of(op), stack, device.index());
+  run_in_mode(op, OpInfo::of(op), stack, device.index());
   const auto stream = c10::cuda::getCurrentCUDAStream(device.index());
   if (crosses) {
     c10::Event done(c10::kCUDA);

@@ -34,6 +34,22 @@ void execute(
     const OpInfo& info,
     torch::jit::Stack& stack,
     c10::DeviceIndex device);
+void take_time(
+    const c10::OperatorHandle& op,
+    const OpInfo& info,
+    torch::jit::Stack& stack,
+    c10::DeviceIndex device);
+
+// Everything above a backend's kernels: an op that comes to the executor has
+// been through that.
+inline const c10::DispatchKeySet kAboveKernels =
+    c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+    c10::DispatchKeySet(
+        {c10::DispatchKey::ADInplaceOrView,
+         c10::DispatchKey::Functionalize,
+         c10::DispatchKey::Python,
+         c10::DispatchKey::PythonTLSSnapshot,
+         c10::DispatchKey::Fake});
 
 // Puts ops in the place of PyTorch's own calls of cuDNN for recurrent layers.
 void override_recurrent_layers();

@@ -61,60 +61,6 @@ void cudnn_convolution(Stack& stack, SeedAndOffset) {
       args.integer()));
 }
 
-void cudnn_convolution_transpose(Stack& stack, SeedAndOffset) {
-  Taken args(stack);
-  const at::Tensor input = args.tensor(), weight = args.tensor();
-  const auto padding = args.ints(), output_padding = args.ints(),
-             stride = args.ints(), dilation = args.ints();
-  stack.emplace_back(at::convolution(
-      input,
-      weight,
-      {},
-      stride,
-      padding,
-      dilation,
-      /*transposed=*/true,
-      output_padding,
-      args.integer()));
-}
-
-void cudnn_convolution_relu(Stack& stack, SeedAndOffset) {
-  Taken args(stack);
-  const at::Tensor input = args.tensor(), weight = args.tensor();
-  const auto bias = args.optional_tensor();
-  const auto stride = args.ints(), padding = args.ints(),
-             dilation = args.ints();
-  stack.emplace_back(at::relu(at::convolution(
-      input,
-      weight,
-      bias,
-      stride,
-      padding,
-      dilation,
-      /*transposed=*/false,
-      std::vector<int64_t>(padding.size()),
-      args.integer())));
-}
-
-void conv_depthwise(Stack& stack, SeedAndOffset) {
-  Taken args(stack);
-  const at::Tensor input = args.tensor(), weight = args.tensor();
-  (void)args.next(); // the kernel's size, which the weight has, too
-  const auto bias = args.optional_tensor();
-  const auto stride = args.ints(), padding = args.ints(),
-             dilation = args.ints();
-  stack.emplace_back(at::convolution(
-      input,
-      weight,
-      bias,
-      stride,
-      padding,
-      dilation,
-      /*transposed=*/false,
-      std::vector<int64_t>(padding.size()),
-      input.size(1)));
-}
-
 void cudnn_batch_norm(Stack& stack, SeedAndOffset) {
   Taken args(stack);
   const at::Tensor input = args.tensor(), weight = args.tensor();
@@ -169,41 +115,6 @@ void cudnn_init_dropout_state(Stack& stack, SeedAndOffset) {
   stack.emplace_back(state);
 }
 
-// (kept and scaled, mask as bytes)
-void fused_dropout(Stack& stack, SeedAndOffset random) {
-  Taken args(stack);
-  const at::Tensor input = args.tensor();
-  const double keep = args.real();
-  const at::Tensor mask =
-      at::empty_like(input, input.options().dtype(at::kBool))
-          .bernoulli_(keep, cpu_generator(random));
-  stack.emplace_back(input * mask * (1.0 / keep));
-  stack.emplace_back(mask.to(at::kByte));
-}
-
-void masked_scale(Stack& stack, SeedAndOffset) {
-  Taken args(stack);
-  const at::Tensor input = args.tensor(), mask = args.tensor();
-  stack.emplace_back(input * mask * args.real());
-}
-
-void native_dropout(Stack& stack, SeedAndOffset random) {
-  Taken args(stack);
-  const at::Tensor input = args.tensor();
-  const double p = args.real();
-  const auto train = args.next().toOptional<bool>();
-  if (!train.value_or(true) || p == 0) {
-    stack.emplace_back(input.clone());
-    stack.emplace_back(at::ones_like(input, input.options().dtype(at::kBool)));
-    return;
-  }
-  const at::Tensor mask =
-      at::empty_like(input, input.options().dtype(at::kBool))
-          .bernoulli_(1 - p, cpu_generator(random));
-  stack.emplace_back(input * mask * (p == 1 ? 0.0 : 1.0 / (1 - p)));
-  stack.emplace_back(mask);
-}
-
 const std::unordered_map<std::string, Substitute>& table() {
   static const auto* substitutes =
       new std::unordered_map<std::string, Substitute>{
@@ -242,6 +153,95 @@ const std::unordered_map<std::string, Substitute>& table() {
 }
 
 } // namespace
+
+void cudnn_convolution_transpose(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor(), weight = args.tensor();
+  const auto padding = args.ints(), output_padding = args.ints(),
+             stride = args.ints(), dilation = args.ints();
+  stack.emplace_back(at::convolution(
+      input,
+      weight,
+      {},
+      stride,
+      padding,
+      dilation,
+      /*transposed=*/true,
+      output_padding,
+      args.integer()));
+}
+
+void cudnn_convolution_relu(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor(), weight = args.tensor();
+  const auto bias = args.optional_tensor();
+  const auto stride = args.ints(), padding = args.ints(),
+             dilation = args.ints();
+  stack.emplace_back(at::relu(at::convolution(
+      input,
+      weight,
+      bias,
+      stride,
+      padding,
+      dilation,
+      /*transposed=*/false,
+      std::vector<int64_t>(padding.size()),
+      args.integer())));
+}
+
+void conv_depthwise(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor(), weight = args.tensor();
+  (void)args.next(); // the kernel's size, which the weight has, too
+  const auto bias = args.optional_tensor();
+  const auto stride = args.ints(), padding = args.ints(),
+             dilation = args.ints();
+  stack.emplace_back(at::convolution(
+      input,
+      weight,
+      bias,
+      stride,
+      padding,
+      dilation,
+      /*transposed=*/false,
+      std::vector<int64_t>(padding.size()),
+      input.size(1)));
+}
+
+// (kept and scaled, mask as bytes)
+void fused_dropout(Stack& stack, SeedAndOffset random) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor();
+  const double keep = args.real();
+  const at::Tensor mask =
+      at::empty_like(input, input.options().dtype(at::kBool))
+          .bernoulli_(keep, cpu_generator(random));
+  stack.emplace_back(input * mask * (1.0 / keep));
+  stack.emplace_back(mask.to(at::kByte));
+}
+
+void masked_scale(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor(), mask = args.tensor();
+  stack.emplace_back(input * mask * args.real());
+}
+
+void native_dropout(Stack& stack, SeedAndOffset random) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor();
+  const double p = args.real();
+  const auto train = args.next().toOptional<bool>();
+  if (!train.value_or(true) || p == 0) {
+    stack.emplace_back(input.clone());
+    stack.emplace_back(at::ones_like(input, input.options().dtype(at::kBool)));
+    return;
+  }
+  const at::Tensor mask =
+      at::empty_like(input, input.options().dtype(at::kBool))
+          .bernoulli_(1 - p, cpu_generator(random));
+  stack.emplace_back(input * mask * (p == 1 ? 0.0 : 1.0 / (1 - p)));
+  stack.emplace_back(mask);
+}
 
 Substitute substitute_for(const std::string& name) {
   const auto it = table().find(name);

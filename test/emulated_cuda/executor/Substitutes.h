@@ -16,7 +16,15 @@ using Substitute = void (*)(torch::jit::Stack& stack, SeedAndOffset random);
 // Null if there is none for `name`, with its overload ("aten::add_.Tensor").
 Substitute substitute_for(const std::string& name);
 
-// Defined in Attention.cpp and Recurrent.cpp, for the table in Substitutes.cpp.
+// Each is named for its op. Some serve timing mode, too, for shapes.
+void cudnn_convolution_transpose(
+    torch::jit::Stack& stack,
+    SeedAndOffset random);
+void cudnn_convolution_relu(torch::jit::Stack& stack, SeedAndOffset random);
+void conv_depthwise(torch::jit::Stack& stack, SeedAndOffset random);
+void fused_dropout(torch::jit::Stack& stack, SeedAndOffset random);
+void masked_scale(torch::jit::Stack& stack, SeedAndOffset random);
+void native_dropout(torch::jit::Stack& stack, SeedAndOffset random);
 void flash_attention(torch::jit::Stack& stack, SeedAndOffset random);
 void flash_attention_backward(torch::jit::Stack& stack, SeedAndOffset random);
 void efficient_attention(torch::jit::Stack& stack, SeedAndOffset random);
