@@ -22,4 +22,5 @@ def build(size: str) -> Workload:
     batch, classes = (256, 1000) if size == REAL else (2, 10)
     model = inception_v3(num_classes=classes, aux_logits=True, init_weights=False)
     data = image_batch(batch, side, classes)
-    return Workload(model, data, _loss, sgd, torch.bfloat16)
+    dtype = torch.bfloat16 if size == REAL else None
+    return Workload(model, data, _loss, sgd, dtype)

@@ -235,6 +235,8 @@ const std::unordered_map<std::string, Count>& counts() {
        attention_backward(2, 11)},
       {"_scaled_dot_product_efficient_attention_backward",
        attention_backward(2, 11)},
+      {"_scaled_dot_product_cudnn_attention_backward",
+       attention_backward(2, 14)},
       {"_cudnn_rnn",
        [](Work& work, Values arguments, const auto&) {
          recur(work, arguments, 6, 1);
@@ -305,17 +307,21 @@ double bytes_moved(
     Values arguments,
     const std::vector<at::Tensor>& fresh) {
   std::unordered_set<const void*> seen; // read once, if it is x * x
-  double target = 0; // bytes of the first argument
+  double target = 0; // bytes read of the first argument
   double others = 0, written = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool writes = info.writes[i];
     const bool reads = !op.schema().arguments()[i].is_out() &&
         !(writes && kind.in_place && write_only().count(kind.name) != 0);
     for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      if (tensor.is_cuda() &&
-          seen.insert(tensor.unsafeGetTensorImpl()).second) {
-        (i == 0 ? target : others) += reads ? bytes_of(tensor) : 0;
-        written += writes ? bytes_of(tensor) : 0;
+      if (!tensor.is_cuda()) {
+        return;
+      }
+      if (writes) {
+        written += bytes_of(tensor);
+      }
+      if (reads && seen.insert(tensor.unsafeGetTensorImpl()).second) {
+        (i == 0 ? target : others) += bytes_of(tensor);
       }
     });
   }
