@@ -214,6 +214,7 @@ py::dict counters(int device) {
   py::dict result;
   result["ops_captured"] = counters.ops_captured;
   result["evictions"] = counters.evictions;
+  result["fragmentation_evictions"] = counters.fragmentation_evictions;
   result["replays"] = counters.replays;
   result["recompute_ns"] = counters.recompute_ns;
   result["overhead_ns"] = counters.overhead_ns;

@@ -20,6 +20,9 @@ class Stats:
 
     ops_captured: int  #: ops that reached the engine
     evictions: int  #: storages evicted
+    #: of those, for a request that the free bytes of the GPU's allocator would have
+    #: served, had they lain together
+    fragmentation_evictions: int
     replays: int  #: op records run again
     recompute_ns: int  #: recompute cost of those
     #: spent in remat outside the ops and replays: capture, bookkeeping, choosing
@@ -117,6 +120,7 @@ def summary(device: Device = None) -> str:
         None,
         ("ops captured", f"{s.ops_captured}"),
         ("evictions", f"{s.evictions}"),
+        ("  for want of neighbors", f"{s.fragmentation_evictions}"),
         ("replays", f"{s.replays}"),
         ("recompute time", f"{s.recompute_ns / 1e6:.1f} ms"),
         ("overhead", f"{s.overhead_ns / 1e6:.1f} ms"),

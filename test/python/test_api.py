@@ -25,6 +25,7 @@ STATS = {
     "evicted_bytes",
     "evictions",
     "faults",
+    "fragmentation_evictions",
     "leaf_bytes",
     "max_replay_depth",
     "not_replayable",
