@@ -20,6 +20,7 @@ from remat_build.project import Project
 def main() -> None:
     parser = argparse.ArgumentParser(prog="with_env.sh", add_help=False)
     parser.add_argument("--emulate-cuda", metavar="GPU")
+    parser.add_argument("--timing", action="store_true")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--capacity")
     options = parser.parse_args()
@@ -31,7 +32,9 @@ def main() -> None:
     environment = Environment(project, python)
     print(environment.ensure(packages))
     if options.emulate_cuda:
-        emulation = Emulation(options.emulate_cuda, options.devices, options.capacity)
+        emulation = Emulation(
+            options.emulate_cuda, options.timing, options.devices, options.capacity
+        )
         torch = environment.site_packages / "torch"
         for name, value in emulation.variables(project, python, torch).items():
             print(f"{name}={value}")

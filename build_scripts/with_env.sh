@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# with_env.sh [--emulate-cuda [GPU] [--devices N] [--capacity SIZE]] COMMAND...
+# with_env.sh [--emulate-cuda [GPU] [--timing] [--devices N] [--capacity SIZE]] COMMAND...
 # Runs a command where the built wheel is installed. Builds the wheel and sets
 # everything up as far as that is needed; a run with nothing to do takes about a second.
 # With --emulate-cuda the command finds a CUDA device that there is not: a100-40gb,
-# h100-80gb, h200, or test (the default, of 2 GiB). See docs/building.md and
-# docs/emulated_cuda.md.
+# h100-80gb, h200, or test (the default, of 2 GiB); --timing computes nothing and models
+# the time. See docs/building.md and docs/emulated_cuda.md.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 usage() { sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; }
@@ -17,6 +17,7 @@ while [[ $# -gt 0 && $1 == -* ]]; do
         test | a100-40gb | h100-80gb | h200) options+=("$2"); shift ;;
         *) options+=(test) ;;
       esac ;;
+    --timing) options+=("$1") ;;
     --devices | --capacity) options+=("$1" "${2:?"$1 needs a value"}"); shift ;;
     --help | -h) usage; exit ;;
     *) usage >&2; exit 2 ;;

@@ -16,6 +16,7 @@ class Emulation:
     """What a command is run with so that it finds a CUDA device."""
 
     gpu: str
+    timing: bool
     devices: int
     capacity: str | None
 
@@ -37,6 +38,7 @@ class Emulation:
             "EMULATED_CUDA_EXECUTOR": folder / "libemulated_cuda_executor.so",
             "EMULATED_CUDA_GPU": self.gpu,
             "EMULATED_CUDA_DEVICES": self.devices,
+            "EMULATED_CUDA_TIMING": int(self.timing),
             "PYTHONPATH": _before(site, "PYTHONPATH", ":"),
             "LD_PRELOAD": _before(":".join(map(str, runtime)), "LD_PRELOAD", ":"),
         }
@@ -48,7 +50,11 @@ class Emulation:
         parts = [f"{self.devices} x {self.gpu}"]
         if self.capacity is not None:
             parts.append(f"{self.capacity} each")
-        parts.append("kernels run on the CPU")
+        parts.append(
+            "nothing is computed, times are modelled"
+            if self.timing
+            else "kernels run on the CPU"
+        )
         return ", ".join(parts)
 
 

@@ -1,13 +1,14 @@
 """Models of the families that people train, each with a small and a real size.
 
-``build(name, size)`` makes one on the default device (``with torch.device("cuda"):``).
-Plain PyTorch; nothing here knows of rematerialization. Shapes never depend on data, so
-all run in timing mode, too.
+``build(name, size, device)`` makes one. Plain PyTorch: nothing here knows of
+rematerialization. Shapes never depend on data, so all run in timing mode, too.
 """
 
 from __future__ import annotations
 
 import importlib
+
+import torch
 
 from ._workload import REAL, SMALL, Training, Workload
 
@@ -26,7 +27,7 @@ NAMES = (
 )
 
 
-def build(name: str, size: str = SMALL) -> Workload:
+def build(name: str, size: str = SMALL, device: str = "cpu") -> Workload:
     """Make the model ``name`` (one of ``NAMES``) of ``size``: small or real."""
     if name not in NAMES or size not in (SMALL, REAL):
         raise ValueError(
@@ -34,7 +35,9 @@ def build(name: str, size: str = SMALL) -> Workload:
             f"sizes {SMALL} and {REAL}"
         )
     module = importlib.import_module(f"{__name__}.{name}")
-    workload = module.build(size)
+    # Not before: what torchvision imports makes tensors and looks into them.
+    with torch.device(device):
+        workload = module.build(size)
     assert isinstance(workload, Workload)
     return workload
 
