@@ -32,14 +32,10 @@ class REMAT_API EvictionPolicy {
     return true;
   }
 
-  // Scores have another form, `score`, and may change with every op: a choice
-  // looks at all versions.
+  // For now `weight` alone is the score and may change with every op: choices
+  // look at all versions.
   virtual bool ranks_anew() const {
     return false;
-  }
-  virtual double score(const OpGraph& graph, VersionId id, Ticks /*now*/)
-      const {
-    return weight(graph, id);
   }
 
   // Should `id` be kept while anything else can be evicted? A preference
@@ -47,8 +43,8 @@ class REMAT_API EvictionPolicy {
   virtual bool is_locked(const OpGraph& /*graph*/, VersionId /*id*/) const {
     return false;
   }
-  // Changes whenever a version that was locked may be so no more, and, of a
-  // policy that ranks anew, when scores are no longer to be compared with those
+  // Changes whenever a version that was locked may be so no more, and when
+  // scores of a policy that ranks anew are not to be compared with those
   // before.
   virtual uint64_t lock_epoch() const {
     return 0;

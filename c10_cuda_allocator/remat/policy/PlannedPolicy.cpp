@@ -1,7 +1,5 @@
 #include "PlannedPolicy.h"
 
-#include "Staleness.h"
-
 namespace c10::remat {
 
 namespace {
@@ -25,13 +23,6 @@ PlannedPolicy::PlannedPolicy()
 double PlannedPolicy::weight(const OpGraph& graph, VersionId id) const {
   return is_following() ? iteration_->weight(graph, id)
                         : fallback_.weight(graph, id);
-}
-
-double PlannedPolicy::score(const OpGraph& graph, VersionId id, Ticks now)
-    const {
-  return is_following()
-      ? iteration_->weight(graph, id)
-      : fallback_.weight(graph, id) / staleness(graph[id].last_access, now);
 }
 
 bool PlannedPolicy::keeps(const OpGraph& graph, VersionId id) const {

@@ -29,10 +29,9 @@ class REMAT_API PlannedPolicy final : public EvictionPolicy {
   }
   double weight(const OpGraph& graph, VersionId id) const override;
   bool ranks_anew() const override {
-    return true;
+    return is_following();
   }
-  double score(const OpGraph& graph, VersionId id, Ticks now) const override;
-  // Scores of the two policies do not compare.
+  // Scores of two iterations do not compare.
   uint64_t lock_epoch() const override {
     return changes_;
   }

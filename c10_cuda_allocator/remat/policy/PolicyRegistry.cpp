@@ -2,6 +2,7 @@
 
 #include "../Errors.h"
 #include "CentralityPolicy.h"
+#include "DtePolicy.h"
 #include "DtrEqPolicy.h"
 #include "DtrPolicy.h"
 #include "LargestPolicy.h"
@@ -25,6 +26,7 @@ std::unique_ptr<EvictionPolicy> make() {
 
 constexpr Entry kPolicies[] = {
     {"centrality", &make<CentralityPolicy>},
+    {"dte", &make<DtePolicy>},
     {"dtr", &make<DtrPolicy>},
     {"dtr_eq", &make<DtrEqPolicy>},
     {"largest", &make<LargestPolicy>},

@@ -65,6 +65,9 @@ void VictimIndex::remove(VersionId id) {
 }
 
 VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
+  if (ranks_anew_ != policy_.ranks_anew()) {
+    change_ranking();
+  }
   if (ranks_anew_) {
     return choose_from_shortlist(now, allow_locked);
   }
@@ -82,6 +85,30 @@ VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
     }
   }
   return best.id;
+}
+
+// All that was found out so far is for the other way of ranking.
+void VictimIndex::change_ranking() {
+  ranks_anew_ = policy_.ranks_anew();
+  uses_staleness_ = policy_.uses_staleness() && !ranks_anew_;
+  for (Bucket& bucket : buckets_) {
+    bucket.heap.clear();
+    bucket.stale = 0;
+  }
+  occupied_.fill(0);
+  parked_.clear();
+  pending_.clear();
+  shortlist_.clear();
+  shortlist_score_ = 0;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    slot.ticket = 0;
+    slot.parked = false;
+    slot.pending = slot.member;
+    if (slot.member) {
+      pending_.push_back(VersionId{i});
+    }
+  }
 }
 
 // See Note [Shortlist].
@@ -189,11 +216,7 @@ void VictimIndex::offer_if_allowed(
     bool allow_locked) const {
   if (graph_.is_evictable(id) && graph_[id].reservations == 0 &&
       (allow_locked || !policy_.is_locked(graph_, id))) {
-    offer(
-        best,
-        id,
-        ranks_anew_ ? policy_.score(graph_, id, now)
-                    : score(id, policy_.weight(graph_, id), now));
+    offer(best, id, score(id, policy_.weight(graph_, id), now));
   }
 }
 

@@ -118,6 +118,7 @@ class VictimIndex {
     return slots_[entry.id.index].ticket == entry.ticket;
   }
   double score(VersionId id, double weight, Ticks now) const;
+  void change_ranking();
   VersionId choose_from_shortlist(Ticks now, bool allow_locked);
   void offer(Best& best, VersionId id, double offered) const;
   void offer_if_allowed(Best& best, VersionId id, Ticks now, bool allow_locked)
@@ -136,8 +137,8 @@ class VictimIndex {
 
   const OpGraph& graph_;
   EvictionPolicy& policy_;
-  const bool uses_staleness_;
-  const bool ranks_anew_;
+  bool uses_staleness_;
+  bool ranks_anew_;
   uint32_t last_ticket_ = 0;
   uint64_t lock_epoch_ = 0;
   size_t size_ = 0;
