@@ -121,7 +121,7 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
       ref.device.is_cpu() &&
       (ref.nbytes <= kMostInline ||
        (ref.nbytes <= kMostForeignInline &&
-        (!device_.is_cpu() || !is_from_allocator(storage))))) {
+        (device_.is_cpu() ? !is_from_allocator(storage) : !traits_.is_copy)))) {
     ref.source = StorageRef::Source::Constant;
     if (record_) {
       auto& constants = record_->constants;

@@ -120,6 +120,8 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
   traits->name = schema.name();
   traits->is_aten = traits->name.compare(0, 6, "aten::") == 0;
   traits->not_replayable = reason_by_name(traits->name);
+  traits->is_copy =
+      traits->name == "aten::_to_copy" || traits->name == "aten::copy_";
   traits->records_stream = traits->name == "aten::record_stream";
   traits->keeps_inputs = traits->not_replayable != nullptr &&
       std::string_view(traits->not_replayable) == "collective";

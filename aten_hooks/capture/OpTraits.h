@@ -38,6 +38,7 @@ struct OpTraits {
   // Other code may use its tensors after it returns.
   bool keeps_inputs = false;
   bool records_stream = false; // Tensor.record_stream
+  bool is_copy = false; // of a tensor, perhaps to another device
   // Kernels of ATen touch their arguments only, so ops inside them need no
   // look.
   bool is_aten = false;

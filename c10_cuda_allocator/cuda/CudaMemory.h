@@ -401,20 +401,26 @@ class CudaMemory final : public DeviceMemory {
     return true;
   }
 
-  // Better a leaf among evictable bytes than an error.
+  // Better a leaf among evictable bytes, or a small block among large ones,
+  // than an error.
   template <class Params>
   bool use_other_placement(Params& params) {
     auto* const pool = params.pool;
     if (pool->owner_PrivatePool != nullptr) {
       return false;
     }
-    params.pool = pool == &allocator_.large_blocks
-        ? &allocator_.remat_large_blocks
-        : pool == &allocator_.remat_large_blocks ? &allocator_.large_blocks
-        : pool == &allocator_.small_blocks ? &allocator_.remat_small_blocks
-                                           : &allocator_.small_blocks;
-    if (use_free_block(params)) {
-      return true;
+    for (auto* other :
+         {&allocator_.small_blocks,
+          &allocator_.remat_small_blocks,
+          &allocator_.remat_large_blocks,
+          &allocator_.large_blocks}) {
+      // A large allocation fits into no block of the small pools.
+      if (other != pool && (pool->is_small || !other->is_small)) {
+        params.pool = other;
+        if (use_free_block(params)) {
+          return true;
+        }
+      }
     }
     params.pool = pool;
     return false;

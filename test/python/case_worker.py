@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+import os
 import pathlib
 import re
 import sys
@@ -21,16 +22,17 @@ import torch
 
 import runs
 
-DEVICE = "cpu"
+# The cases that are about CUDA use it where it is; the others are the CPU's.
+DEVICE = os.environ.get("CASE_DEVICE", "cpu")
 RATIOS = {"budget-0.6": 0.6, "budget-0.4": 0.4, "budget-0.2": 0.2}
 MODES = ("plain", "recorded", "chaos", *RATIOS)
 
 # What an out-of-memory error must say.
 OUT_OF_MEMORY = re.compile(
-    r"remat: out of memory on cpu\. Tried to .* with .* in use; the budget is .*\. "
-    r"In use: .* leaf .*, .* in use by ops, .* pinned by pin\(\), .* escaped .*, .* "
-    r"held for replay, .* evictable, .* not managed\. .* evicted already\. .*Nothing "
-    r"was lost: raise the budget"
+    r"remat: out of memory on (cpu|cuda:\d)\. Tried to .* with .* in use; the budget "
+    r"is .*\. In use: .* leaf .*, .* in use by ops, .* pinned by pin\(\), .* escaped "
+    r".*, .* held for replay, .* evictable, .* not managed\. .* evicted already\. "
+    r".*Nothing was lost: raise the budget"
 )
 
 

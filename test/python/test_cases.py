@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 import case_worker
 
@@ -55,11 +56,11 @@ MUST_COMPLETE = {
 Report = dict[str, object]
 
 
-def run_case(case: str) -> dict[str, Report]:
+def run_case(case: str, device: str = "cpu") -> dict[str, Report]:
     """Run a case in all modes; a mode that kills its process is reported as that."""
     reports: dict[str, Report] = {}
     while missing := [mode for mode in case_worker.MODES if mode not in reports]:
-        output, ending = _run_worker(case, missing)
+        output, ending = _run_worker(case, missing, device)
         for line in output.splitlines():
             if line.startswith('{"mode"'):
                 report = json.loads(line)
@@ -71,10 +72,11 @@ def run_case(case: str) -> dict[str, Report]:
     return reports
 
 
-def _run_worker(case: str, modes: list[str]) -> tuple[str, str]:
+def _run_worker(case: str, modes: list[str], device: str) -> tuple[str, str]:
     command = [sys.executable, str(HERE / "case_worker.py")]
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     environment.pop("PYTORCH_REMAT_BUDGET", None)
+    environment["CASE_DEVICE"] = device
     worker = subprocess.Popen(
         [*command, str(FOLDER / f"{case}.py"), *modes],
         stdout=subprocess.PIPE,
@@ -127,3 +129,16 @@ def test_case_equals_its_plain_run(
     )
     if (case.split("_")[0], mode) in MUST_COMPLETE:
         assert "out_of_memory" not in report, report["out_of_memory"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "cuda_case",
+    [case for case in CASES if "TAGS = 'cuda'" in (FOLDER / f"{case}.py").read_text()]
+    or [pytest.param("none", marks=pytest.mark.skip(reason="no case scripts"))],
+)
+def test_case_about_cuda_equals_its_plain_run(cuda_case: str) -> None:
+    for report in run_case(cuda_case, "cuda").values():
+        # A capture that needs evicted bytes is refused, and says what to do.
+        wrong = [d for d in report["differences"] if "remat.pin() on what" not in d]
+        assert not wrong, "\n".join([str(report), *map(str, wrong)])

@@ -81,6 +81,7 @@ def test_bytes_that_a_composite_op_reads_are_there(run_twice, device, name):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("fbgemm is for the CPU")
 def test_prepacked_weights(run_twice, device):
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("this machine has no fbgemm kernels")

@@ -49,6 +49,26 @@ def test_training_keeps_the_budget_and_the_values(plain, policy):
     assert outcome.stats.replays > 0
 
 
+@pytest.mark.parametrize("tenths", [9, 8, 7, 6, 5])
+def test_training_completes_on_a_grid_of_budgets(plain, tenths):
+    # Small blocks have to find room in segments of large ones.
+    torch.cuda.empty_cache()
+    budget = (
+        torch.cuda.memory_reserved() + torch.cuda.max_memory_allocated() * tenths // 10
+    )
+    remat.enable(budget, device="cuda")
+    outcome = runs.execute(_train, "cuda")
+    assert not plain.differences(outcome)
+    assert outcome.memory.before + outcome.memory.peak <= budget
+
+
+def test_parameters_moved_to_the_gpu_are_leaves():
+    remat.enable(device="cuda")
+    net = nn.Linear(64, 128).cuda()
+    assert _testing.evict_all() == 0
+    assert net.weight.is_cuda
+
+
 def test_reserved_bytes_are_what_is_counted():
     torch.cuda.empty_cache()
     before = remat.memory_allocated("cuda")
