@@ -418,6 +418,8 @@ class CudaMemory final : public DeviceMemory {
       if (other != pool && (pool->is_small || !other->is_small)) {
         params.pool = other;
         if (use_free_block(params)) {
+          // Counted where it will be when it is freed.
+          params.stat_types = allocator_.get_stat_types_for_pool(*other);
           return true;
         }
       }

@@ -33,6 +33,18 @@ def empty_device() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
+def _run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def _chain(length: int, numel: int) -> torch.Tensor:
     """Saves ``length`` activations of ``numel`` floats for backward."""
     value = torch.ones(numel, device="cuda", requires_grad=True)
@@ -91,12 +103,13 @@ def test_leaves_and_evictable_bytes_lie_in_different_segments() -> None:
     assert pool_of(saved) != (0, 0)
 
 
-def test_off_and_unlimited_place_everything_as_upstream_does() -> None:
-    value = torch.empty(4 * MiB, device="cuda", requires_grad=True).sin()
-    assert {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()} == {
-        (0, 0)
-    }
-    del value
+def test_off_places_everything_as_upstream_does() -> None:
+    code = """
+        import torch
+        value = torch.empty(4 << 20, device="cuda", requires_grad=True).sin()
+        print({tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()})
+    """
+    assert _run(code) == "{(0, 0)}"
 
 
 def test_neighbors_are_evicted_for_a_larger_request() -> None:
@@ -123,19 +136,39 @@ def test_a_smaller_budget_takes_effect_at_once() -> None:
 
 
 def test_counters_are_those_of_the_blocks_that_are_there() -> None:
-    remat.enable(96 * MiB, device="cuda")
-    _chain(20, 2 * MiB)
-    stats = torch.cuda.memory_stats()
-    snapshot = torch.cuda.memory_snapshot()
-    assert stats["reserved_bytes.all.current"] == sum(s["total_size"] for s in snapshot)
-    assert stats["allocated_bytes.all.current"] == sum(
-        s["allocated_size"] for s in snapshot
-    )
-    gc.collect()
-    remat.disable()
-    torch.cuda.empty_cache()
-    assert torch.cuda.memory_allocated() == 0
-    assert torch.cuda.memory_reserved() == 0
+    # No segment of small blocks fits beside the one of large blocks, so that they
+    # lie in that.
+    code = """
+        import gc
+        import torch
+        import torch.cuda.remat as remat
+        MiB = 1 << 20
+        remat.enable(20 * MiB, device="cuda")
+        leaf = torch.ones(MiB, device="cuda", requires_grad=True)
+        small = [leaf[: MiB // 8] * float(i) for i in range(12)]
+        stats = torch.cuda.memory_stats()
+        snapshot = torch.cuda.memory_snapshot()
+        for pool, kinds in [("all", "small large"), ("small_pool", "small"),
+                            ("large_pool", "large")]:
+            segments = [s for s in snapshot if s["segment_type"] in kinds]
+            reserved = sum(s["total_size"] for s in segments)
+            allocated = sum(s["allocated_size"] for s in segments)
+            assert stats[f"reserved_bytes.{pool}.current"] == reserved
+            assert stats[f"allocated_bytes.{pool}.current"] == allocated, pool
+        used_large = [s for s in snapshot if s["segment_type"] == "large"]
+        sizes = {b["size"] for s in used_large for b in s["blocks"]
+                 if b["state"] == "active_allocated"}
+        print(MiB // 2 in sizes)
+        del small, leaf
+        gc.collect()
+        remat.disable()
+        torch.cuda.empty_cache()
+        stats = torch.cuda.memory_stats()
+        assert all(stats[f"{kind}_bytes.{pool}.current"] == 0
+                   for kind in ("allocated", "reserved", "active", "inactive_split")
+                   for pool in ("all", "small_pool", "large_pool"))
+    """
+    assert _run(code) == "True"
 
 
 def test_memory_that_another_stream_uses_is_evicted_after_that() -> None:
@@ -213,18 +246,6 @@ def test_a_full_device_is_relieved_without_a_budget() -> None:
     assert torch.cuda.memory_stats()["num_ooms"] == ooms
     assert more[0].item() == 2.0
     assert [value[0].item() for value in saved] == [float(i) for i in range(4)]
-
-
-def _run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_expandable_segments_grow_up_to_the_budget() -> None:
