@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -97,6 +98,50 @@ def test_dtr_rules_give_the_published_figures(simrd: Path) -> None:
         ):
             wrong.add((expected["model"], policy, expected["ratio"]))
     assert wrong == UNEXPLAINED
+
+
+def test_planned_needs_less_than_dtr_published(simrd: Path) -> None:
+    models = json.loads((simrd / "logs/manifest.json").read_text())["models"]
+    published = {
+        (line["model"], line["ratio"]): line
+        for line in map(
+            json.loads, (simrd / "reference.jsonl").read_text().splitlines()
+        )
+        if line["heur"] == "DTR"
+    }
+    for ratio, most in ((0.5, 0.75), (0.3, 0.65), (0.2, 0.5)):
+        ratios = []
+        for model in models:
+            line = published[model["name"], ratio]
+            if line["result"] == "pass":
+                trace = Trace(str(simrd / model["log"]))
+                point = trace.simulate("planned", ratio=ratio)
+                assert point.feasible
+                ratios.append((point.overhead - 1) / (line["overhead"] - 1))
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        assert mean <= most, (ratio, mean)
+
+
+@pytest.mark.parametrize("name", ["ResNet-32 (56)", "U-Net (6)"])
+def test_planned_on_a_fine_grid(simrd: Path, name: str) -> None:
+    """Feasible wherever a heuristic is, never 1 % above the best, and no holes."""
+    models = json.loads((simrd / "logs/manifest.json").read_text())["models"]
+    log = next(model["log"] for model in models if model["name"] == name)
+    trace = Trace(str(simrd / log))
+    feasible = []
+    for step in range(46):
+        ratio = round(1 - 0.02 * step, 2)
+        planned = trace.simulate("planned", ratio=ratio)
+        feasible.append(planned.feasible)
+        others = [
+            trace.simulate(policy, ratio=ratio, dtr_rules=True)
+            for policy in _C.dtr_policies()
+        ]
+        best = min((p.overhead for p in others if p.feasible), default=None)
+        if best is not None:
+            assert planned.feasible, ratio
+            assert planned.overhead <= 1.01 * best, ratio
+    assert feasible == sorted(feasible, reverse=True)
 
 
 def test_json_has_the_documented_fields(recorded: str) -> None:
