@@ -134,9 +134,15 @@ def test_what_waits_for_the_host_cannot_be_captured():
     assert x.sum().item() == 10
 
 
-def test_kernels_that_are_not_atens_are_refused():
-    with pytest.raises(RuntimeError, match="is not supported"):
-        torch._C._cuda_sleep(1000)
+def test_sleep_is_work_of_the_current_stream():
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1000)
+    assert torch.cuda.current_stream().query()
+    assert not side.query()
+    side.synchronize()
+    assert side.query()
 
 
 @needs_two_devices

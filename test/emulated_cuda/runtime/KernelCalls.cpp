@@ -3,6 +3,8 @@
 
 #include <map>
 #include <mutex>
+#include <string>
+#include <vector>
 
 using namespace emulated_cuda;
 
@@ -13,6 +15,17 @@ std::mutex kernels_mutex;
 std::map<const void*, const char*>& kernels() {
   static auto* names = new std::map<const void*, const char*>;
   return *names;
+}
+
+struct Launch {
+  dim3 grid, block;
+  size_t shared_memory;
+  cudaStream_t stream;
+};
+
+std::vector<Launch>& launches() {
+  thread_local std::vector<Launch> pushed;
+  return pushed;
 }
 
 std::string name_of(const void* function) {
@@ -62,11 +75,30 @@ void __cudaRegisterFunction(
   kernels()[host_function] = name;
 }
 
-unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, cudaStream_t) {
+// What a `<<<>>>` says, kept until its stub asks for it.
+unsigned __cudaPushCallConfiguration(
+    dim3 grid,
+    dim3 block,
+    size_t shared_memory,
+    cudaStream_t stream) {
+  launches().push_back({grid, block, shared_memory, stream});
   return 0;
 }
 
-cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) {
+cudaError_t __cudaPopCallConfiguration(
+    dim3* grid,
+    dim3* block,
+    size_t* shared_memory,
+    void* stream) {
+  if (launches().empty()) {
+    return fail(cudaErrorMissingConfiguration);
+  }
+  const Launch launch = launches().back();
+  launches().pop_back();
+  *grid = launch.grid;
+  *block = launch.block;
+  *shared_memory = launch.shared_memory;
+  *static_cast<cudaStream_t*>(stream) = launch.stream;
   return cudaSuccess;
 }
 
