@@ -78,14 +78,17 @@ void EngineState::rematerialized(VersionId id, std::unique_ptr<Buffer> buffer) {
   }
 }
 
-void EngineState::release_if_unused(VersionId id, Garbage& garbage) noexcept {
+void EngineState::release_if_unused(
+    VersionId id,
+    Garbage& garbage,
+    bool was_replayed) noexcept {
   StorageVersion& version = graph[id];
   if (!version.alive) {
     return;
   }
   if (version.resident && !version.owned && !version.kept &&
       version.pins == 0 && version.reservations == 0 && version.producer) {
-    if (policy->keeps(graph, id)) {
+    if (policy->keeps(graph, id, was_replayed)) {
       version.kept = true;
       policy->on_rematerialized(graph, id);
       index->refresh(id);

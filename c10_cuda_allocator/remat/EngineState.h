@@ -49,7 +49,10 @@ struct EngineState {
 
   // Its owner, its producer or its escape has changed: the bytes of a version
   // that nobody owns are kept only where they could not be made again.
-  void release_if_unused(VersionId id, Garbage& garbage) noexcept;
+  void release_if_unused(
+      VersionId id,
+      Garbage& garbage,
+      bool was_replayed = false) noexcept;
 
   // Takes a pin off; `unpin` also settles.
   void let_go(VersionId id, Garbage& garbage) noexcept;

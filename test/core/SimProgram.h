@@ -23,7 +23,8 @@ class KeepingPolicy final : public EvictionPolicy {
   double weight(const OpGraph& /*graph*/, VersionId /*id*/) const override {
     return 1;
   }
-  bool keeps(const OpGraph& graph, VersionId id) const override {
+  bool keeps(const OpGraph& graph, VersionId id, bool /*was_replayed*/)
+      const override {
     return !graph[id].readers.empty();
   }
 };

@@ -1,6 +1,7 @@
 #include "CentralityPolicy.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace c10::remat {
 
@@ -18,11 +19,19 @@ constexpr size_t kFewestBetweenRecomputes = 64;
 } // namespace
 
 double CentralityPolicy::weight(const OpGraph& graph, VersionId id) const {
-  return base_.weight(graph, id) * (1 + kGain * centrality_(graph, id));
+  return std::pow(base_.weight(graph, id), kDamping) *
+      (1 + kGain * centrality_(graph, id));
 }
 
 bool CentralityPolicy::is_locked(const OpGraph& graph, VersionId id) const {
   return centrality_(graph, id) >= lowest_locked_;
+}
+
+bool CentralityPolicy::keeps(
+    const OpGraph& graph,
+    VersionId id,
+    bool was_replayed) const {
+  return base_.keeps(graph, id, was_replayed);
 }
 
 void CentralityPolicy::drain_lowered(

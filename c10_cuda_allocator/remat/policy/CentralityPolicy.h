@@ -13,9 +13,11 @@ namespace c10::remat {
 //
 // Source: T-Control, ASPLOS 2026 (the idea: betweenness over shortest
 // computation paths on the traced graph, locks scaled by live residual
-// memory). Score = DTR's x (1 + kGain x centrality). In addition the most
-// central versions are locked, as many as fit in kLockShare of the bytes that
-// were lately free within the budget: under lasting pressure that is none,
+// memory). Score = (cost of the neighborhood / size)^kDamping
+// x (1 + kGain x centrality) / staleness: what counts is the order, so that it
+// is staleness that is damped, to the power of 1 / kDamping. In addition the
+// most central versions are locked, as many as fit in kLockShare of the bytes
+// that were lately free within the budget: under lasting pressure that is none,
 // since locks alone gain nothing and a lock on what is evicted forces long
 // replays. Only what is in use is ever asked about, so only that is locked.
 //
@@ -24,13 +26,16 @@ namespace c10::remat {
 // unlimited.
 class REMAT_API CentralityPolicy final : public EvictionPolicy {
  public:
-  static constexpr double kGain = 1.0;
+  static constexpr double kGain = 0.3;
+  static constexpr double kDamping = 1.7;
   static constexpr double kLockShare = 0.5;
 
   const char* name() const override {
     return "centrality";
   }
   double weight(const OpGraph& graph, VersionId id) const override;
+  bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+      const override;
   bool is_locked(const OpGraph& graph, VersionId id) const override;
   uint64_t lock_epoch() const override {
     return lock_epoch_;

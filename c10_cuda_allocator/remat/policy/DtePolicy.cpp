@@ -12,6 +12,11 @@ double DtePolicy::weight(const OpGraph& graph, VersionId id) const {
   return base_.weight(graph, id) * std::pow(kPenalty, times);
 }
 
+bool DtePolicy::keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+    const {
+  return base_.keeps(graph, id, was_replayed);
+}
+
 void DtePolicy::drain_lowered(
     const OpGraph& graph,
     std::vector<VersionId>& lowered) {

@@ -25,6 +25,8 @@ class REMAT_API DtePolicy final : public EvictionPolicy {
     return "dte";
   }
   double weight(const OpGraph& graph, VersionId id) const override;
+  bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+      const override;
   void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
       override;
 

@@ -1,5 +1,7 @@
 #include "DtrEqPolicy.h"
 
+#include "Neighborhood.h"
+
 #include <algorithm>
 
 namespace c10::remat {
@@ -7,6 +9,11 @@ namespace c10::remat {
 double DtrEqPolicy::weight(const OpGraph& graph, VersionId id) const {
   const CostNs cost = std::max<CostNs>(estimate_.cost(graph, id), 1);
   return static_cast<double>(cost) / static_cast<double>(graph[id].size);
+}
+
+bool DtrEqPolicy::keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+    const {
+  return was_replayed && has_absent_reader(graph, id);
 }
 
 void DtrEqPolicy::drain_lowered(

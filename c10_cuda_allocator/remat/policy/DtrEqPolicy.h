@@ -17,6 +17,8 @@ class REMAT_API DtrEqPolicy final : public EvictionPolicy {
     return "dtr_eq";
   }
   double weight(const OpGraph& graph, VersionId id) const override;
+  bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+      const override;
   void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
       override;
 

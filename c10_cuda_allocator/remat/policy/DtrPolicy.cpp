@@ -9,6 +9,11 @@ double DtrPolicy::weight(const OpGraph& graph, VersionId id) const {
   return static_cast<double>(cost) / static_cast<double>(graph[id].size);
 }
 
+bool DtrPolicy::keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+    const {
+  return was_replayed && has_absent_reader(graph, id);
+}
+
 void DtrPolicy::drain_lowered(
     const OpGraph& graph,
     std::vector<VersionId>& lowered) {

@@ -50,9 +50,12 @@ class REMAT_API EvictionPolicy {
     return 0;
   }
 
-  // `id` has no owner and no reader any more. Should its bytes stay, for what
-  // may be replayed from it, until memory is short?
-  virtual bool keeps(const OpGraph& /*graph*/, VersionId /*id*/) const {
+  // No storage owns `id`: a replay made it, or its owner has just died. Should
+  // its bytes stay, for what may be replayed from it, until memory is short?
+  virtual bool keeps(
+      const OpGraph& /*graph*/,
+      VersionId /*id*/,
+      bool /*was_replayed*/) const {
     return false;
   }
 

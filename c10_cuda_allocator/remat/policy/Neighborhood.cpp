@@ -11,6 +11,13 @@ bool has_absent_output(const OpGraph& graph, OpId op) {
   });
 }
 
+bool has_absent_reader(const OpGraph& graph, VersionId id) {
+  const auto& readers = graph[id].readers;
+  return std::any_of(readers.begin(), readers.end(), [&](OpId reader) {
+    return has_absent_output(graph, reader);
+  });
+}
+
 Neighborhood::Cost Neighborhood::cost(
     const OpGraph& graph,
     VersionId id,

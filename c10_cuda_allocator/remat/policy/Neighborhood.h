@@ -14,6 +14,8 @@ inline bool is_absent(const StorageVersion& version) {
 }
 
 bool has_absent_output(const OpGraph& graph, OpId op);
+// Something absent was made from `id`.
+bool has_absent_reader(const OpGraph& graph, VersionId id);
 
 // What evicting a version would cost to undo, found by walking the graph.
 //

@@ -32,12 +32,11 @@ double NextUsePolicy::weight(const OpGraph& graph, VersionId id) const {
   return std::exp(std::clamp(logarithm, -600.0, 600.0));
 }
 
-bool NextUsePolicy::keeps(const OpGraph& graph, VersionId id) const {
-  const auto& readers = graph[id].readers;
-  return tuning_->keeps &&
-      std::any_of(readers.begin(), readers.end(), [&](OpId reader) {
-           return has_absent_output(graph, reader);
-         });
+bool NextUsePolicy::keeps(
+    const OpGraph& graph,
+    VersionId id,
+    bool /*was_replayed*/) const {
+  return tuning_->keeps && has_absent_reader(graph, id);
 }
 
 uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {

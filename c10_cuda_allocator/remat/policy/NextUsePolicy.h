@@ -59,7 +59,8 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
   bool ranks_anew() const override {
     return true;
   }
-  bool keeps(const OpGraph& graph, VersionId id) const override;
+  bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+      const override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_read(const OpGraph& graph, VersionId id) override;

@@ -25,8 +25,10 @@ double PlannedPolicy::weight(const OpGraph& graph, VersionId id) const {
                         : fallback_.weight(graph, id);
 }
 
-bool PlannedPolicy::keeps(const OpGraph& graph, VersionId id) const {
-  return is_following() && iteration_->keeps(graph, id);
+bool PlannedPolicy::keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+    const {
+  return is_following() ? iteration_->keeps(graph, id, was_replayed)
+                        : fallback_.keeps(graph, id, was_replayed);
 }
 
 void PlannedPolicy::drain_lowered(

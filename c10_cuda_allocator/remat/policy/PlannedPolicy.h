@@ -35,7 +35,8 @@ class REMAT_API PlannedPolicy final : public EvictionPolicy {
   uint64_t lock_epoch() const override {
     return changes_;
   }
-  bool keeps(const OpGraph& graph, VersionId id) const override;
+  bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
+      const override;
   void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
       override;
 

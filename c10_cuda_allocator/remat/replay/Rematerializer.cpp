@@ -82,7 +82,7 @@ void Rematerializer::unreserve(
     --state_.graph[id].reservations;
   }
   for (const VersionId id : versions) {
-    state_.release_if_unused(id, garbage);
+    state_.release_if_unused(id, garbage, /*was_replayed=*/true);
   }
 }
 

@@ -89,9 +89,9 @@ TEST_F(PlannedPolicyTest, KeepsWhatAbsentValuesAreReplayedFrom) {
   auto values = forward(8);
   backward(values);
   values = forward(8);
-  EXPECT_FALSE(policy.keeps(bench.graph, values[3]));
+  EXPECT_FALSE(policy.keeps(bench.graph, values[3], false));
   bench.evict(values[4]);
-  EXPECT_TRUE(policy.keeps(bench.graph, values[3]));
+  EXPECT_TRUE(policy.keeps(bench.graph, values[3], false));
 }
 
 } // namespace
