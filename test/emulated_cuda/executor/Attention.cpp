@@ -90,6 +90,29 @@ at::Tensor laid_out(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.to(type).transpose(1, 2).contiguous().transpose(1, 2);
 }
 
+// `bias` may be undefined.
+Problem problem_of(
+    const Stack& stack,
+    size_t query,
+    const at::Tensor& bias,
+    double dropout,
+    bool is_causal,
+    const std::optional<double>& scale,
+    SeedAndOffset random) {
+  Problem problem;
+  problem.query = wide(stack[query].toTensor());
+  problem.key = wide(stack[query + 1].toTensor());
+  problem.value = wide(stack[query + 2].toTensor());
+  if (bias.defined()) {
+    problem.bias = wide(bias);
+  }
+  problem.dropout = dropout;
+  problem.is_causal = is_causal;
+  problem.scale = scale_of(scale, problem.query);
+  problem.random = random;
+  return problem;
+}
+
 at::Tensor scalar_tensor(uint64_t value) {
   return at::scalar_tensor(static_cast<int64_t>(value), at::kLong);
 }
@@ -100,154 +123,141 @@ SeedAndOffset state_of(const at::Tensor& seed, const at::Tensor& offset) {
       static_cast<uint64_t>(offset.item<int64_t>())};
 }
 
+void push_random(Stack& stack, SeedAndOffset random) {
+  stack.emplace_back(scalar_tensor(random.seed));
+  stack.emplace_back(scalar_tensor(random.offset));
+}
+
+// What flash and cuDNN attention return after the log-sum-exp, but for a mask.
+void push_lengths_and_random(
+    Stack& stack,
+    const Problem& problem,
+    SeedAndOffset random) {
+  stack.emplace_back(at::Tensor()); // cumulative lengths: all are the same
+  stack.emplace_back(at::Tensor());
+  stack.emplace_back(problem.query.size(2));
+  stack.emplace_back(problem.key.size(2));
+  push_random(stack, random);
+}
+
+// Of the query, which the backward ops have at 1, of key and value; the
+// output's gradient is at 0. Replaces the stack; returns that of the bias.
+at::Tensor push_gradients(Stack& stack, const Problem& problem) {
+  const at::ScalarType type = stack[1].toTensor().scalar_type();
+  const Gradients grads = attend_backward(problem, wide(stack[0].toTensor()));
+  stack.clear();
+  for (const at::Tensor& grad : {grads.query, grads.key, grads.value}) {
+    stack.emplace_back(laid_out(grad, type));
+  }
+  return grads.bias;
+}
+
 } // namespace
 
 void flash_attention(Stack& stack, SeedAndOffset random) {
-  const at::Tensor query = stack[0].toTensor();
-  Problem problem;
-  problem.query = wide(query);
-  problem.key = wide(stack[1].toTensor());
-  problem.value = wide(stack[2].toTensor());
-  problem.dropout = stack[3].toDouble();
-  problem.is_causal = stack[4].toBool();
   TORCH_CHECK_NOT_IMPLEMENTED(
       !stack[5].toBool(), "emulated CUDA: no debug mask of flash attention");
-  problem.scale = scale_of(stack[6].toOptional<double>(), query);
-  problem.random = random;
+  const at::Tensor query = stack[0].toTensor();
+  const Problem problem = problem_of(
+      stack,
+      0,
+      /*bias=*/{},
+      stack[3].toDouble(),
+      stack[4].toBool(),
+      stack[6].toOptional<double>(),
+      random);
   const Forward result = attend(problem);
-  const int64_t queries = query.size(2), keys = problem.key.size(2);
   stack.clear();
   stack.emplace_back(laid_out(result.output, query.scalar_type()));
   stack.emplace_back(result.logsumexp);
-  stack.emplace_back(at::Tensor()); // cumulative lengths: all are the same
-  stack.emplace_back(at::Tensor());
-  stack.emplace_back(queries);
-  stack.emplace_back(keys);
-  stack.emplace_back(scalar_tensor(random.seed));
-  stack.emplace_back(scalar_tensor(random.offset));
+  push_lengths_and_random(stack, problem, random);
   stack.emplace_back(at::empty({0}, query.options()));
 }
 
 void flash_attention_backward(Stack& stack, SeedAndOffset) {
-  const at::Tensor query = stack[1].toTensor();
-  Problem problem;
-  problem.query = wide(query);
-  problem.key = wide(stack[2].toTensor());
-  problem.value = wide(stack[3].toTensor());
-  problem.dropout = stack[10].toDouble();
-  problem.is_causal = stack[11].toBool();
-  problem.random = state_of(stack[12].toTensor(), stack[13].toTensor());
-  problem.scale = scale_of(stack[14].toOptional<double>(), query);
-  const Gradients grads = attend_backward(problem, wide(stack[0].toTensor()));
-  stack.clear();
-  for (const at::Tensor& grad : {grads.query, grads.key, grads.value}) {
-    stack.emplace_back(laid_out(grad, query.scalar_type()));
-  }
+  push_gradients(
+      stack,
+      problem_of(
+          stack,
+          1,
+          /*bias=*/{},
+          stack[10].toDouble(),
+          stack[11].toBool(),
+          stack[14].toOptional<double>(),
+          state_of(stack[12].toTensor(), stack[13].toTensor())));
 }
 
 void efficient_attention(Stack& stack, SeedAndOffset random) {
   const at::Tensor query = stack[0].toTensor();
-  const auto bias = stack[3].toOptional<at::Tensor>();
-  Problem problem;
-  problem.query = wide(query);
-  problem.key = wide(stack[1].toTensor());
-  problem.value = wide(stack[2].toTensor());
-  if (bias.has_value()) {
-    problem.bias = wide(*bias);
-  }
   const bool wants_logsumexp = stack[4].toBool();
-  problem.dropout = stack[5].toDouble();
-  problem.is_causal = stack[6].toBool();
-  problem.scale = scale_of(stack[7].toOptional<double>(), query);
-  problem.random = random;
-  const Forward result = attend(problem);
+  const Forward result = attend(problem_of(
+      stack,
+      0,
+      maybe(stack[3]),
+      stack[5].toDouble(),
+      stack[6].toBool(),
+      stack[7].toOptional<double>(),
+      random));
   stack.clear();
   stack.emplace_back(laid_out(result.output, query.scalar_type()));
   stack.emplace_back(
       wants_logsumexp
           ? result.logsumexp
           : at::empty({query.size(0), query.size(1), 0}, at::kFloat));
-  stack.emplace_back(scalar_tensor(random.seed));
-  stack.emplace_back(scalar_tensor(random.offset));
+  push_random(stack, random);
 }
 
 void efficient_attention_backward(Stack& stack, SeedAndOffset) {
-  const at::Tensor query = stack[1].toTensor();
   const at::Tensor bias = stack[4].toTensor();
-  Problem problem;
-  problem.query = wide(query);
-  problem.key = wide(stack[2].toTensor());
-  problem.value = wide(stack[3].toTensor());
-  if (bias.defined()) {
-    problem.bias = wide(bias);
-  }
-  problem.random = state_of(stack[7].toTensor(), stack[8].toTensor());
-  problem.dropout = stack[9].toDouble();
-  const auto wanted = stack[10].toBoolList();
-  problem.is_causal = stack[11].toBool();
-  problem.scale = scale_of(stack[12].toOptional<double>(), query);
-  const Gradients grads = attend_backward(problem, wide(stack[0].toTensor()));
-  const bool wants_bias = wanted[3] && bias.defined();
-  stack.clear();
-  for (const at::Tensor& grad : {grads.query, grads.key, grads.value}) {
-    stack.emplace_back(laid_out(grad, query.scalar_type()));
-  }
+  const bool wants_bias = stack[10].toBoolList()[3] && bias.defined();
+  const at::Tensor grad_bias = push_gradients(
+      stack,
+      problem_of(
+          stack,
+          1,
+          bias,
+          stack[9].toDouble(),
+          stack[11].toBool(),
+          stack[12].toOptional<double>(),
+          state_of(stack[7].toTensor(), stack[8].toTensor())));
   stack.emplace_back(
-      wants_bias ? at::sum_to(grads.bias, bias.sizes()).to(bias.scalar_type())
+      wants_bias ? at::sum_to(grad_bias, bias.sizes()).to(bias.scalar_type())
                  : at::Tensor());
 }
 
 void cudnn_attention(Stack& stack, SeedAndOffset random) {
-  const at::Tensor query = stack[0].toTensor();
-  const auto bias = stack[3].toOptional<at::Tensor>();
-  Problem problem;
-  problem.query = wide(query);
-  problem.key = wide(stack[1].toTensor());
-  problem.value = wide(stack[2].toTensor());
-  if (bias.has_value()) {
-    problem.bias = wide(*bias);
-  }
-  const bool wants_logsumexp = stack[4].toBool();
-  problem.dropout = stack[5].toDouble();
-  problem.is_causal = stack[6].toBool();
   TORCH_CHECK_NOT_IMPLEMENTED(
       !stack[7].toBool(), "emulated CUDA: no debug mask of cuDNN attention");
-  problem.scale = scale_of(stack[8].toOptional<double>(), query);
-  problem.random = random;
+  const at::Tensor query = stack[0].toTensor();
+  const bool wants_logsumexp = stack[4].toBool();
+  const Problem problem = problem_of(
+      stack,
+      0,
+      maybe(stack[3]),
+      stack[5].toDouble(),
+      stack[6].toBool(),
+      stack[8].toOptional<double>(),
+      random);
   const Forward result = attend(problem);
-  const int64_t queries = query.size(2), keys = problem.key.size(2);
   stack.clear();
   stack.emplace_back(laid_out(result.output, query.scalar_type()));
   stack.emplace_back(
       wants_logsumexp ? result.logsumexp.unsqueeze(-1) : at::Tensor());
-  stack.emplace_back(at::Tensor()); // cumulative lengths: all are the same
-  stack.emplace_back(at::Tensor());
-  stack.emplace_back(queries);
-  stack.emplace_back(keys);
-  stack.emplace_back(scalar_tensor(random.seed));
-  stack.emplace_back(scalar_tensor(random.offset));
+  push_lengths_and_random(stack, problem, random);
   stack.emplace_back(at::Tensor());
 }
 
 void cudnn_attention_backward(Stack& stack, SeedAndOffset) {
-  const at::Tensor query = stack[1].toTensor();
-  const at::Tensor bias = stack[8].toTensor();
-  Problem problem;
-  problem.query = wide(query);
-  problem.key = wide(stack[2].toTensor());
-  problem.value = wide(stack[3].toTensor());
-  if (bias.defined()) {
-    problem.bias = wide(bias);
-  }
-  problem.random = state_of(stack[6].toTensor(), stack[7].toTensor());
-  problem.dropout = stack[13].toDouble();
-  problem.is_causal = stack[14].toBool();
-  problem.scale = scale_of(stack[15].toOptional<double>(), query);
-  const Gradients grads = attend_backward(problem, wide(stack[0].toTensor()));
-  stack.clear();
-  for (const at::Tensor& grad : {grads.query, grads.key, grads.value}) {
-    stack.emplace_back(laid_out(grad, query.scalar_type()));
-  }
+  push_gradients(
+      stack,
+      problem_of(
+          stack,
+          1,
+          stack[8].toTensor(),
+          stack[13].toDouble(),
+          stack[14].toBool(),
+          stack[15].toOptional<double>(),
+          state_of(stack[6].toTensor(), stack[7].toTensor())));
 }
 
 } // namespace emulated_cuda

@@ -1,6 +1,7 @@
 // Execute mode: an op runs on the CPU, over device memory.
 #include "EmulatedCuda.h"
 #include "Executor.h"
+#include "Results.h"
 
 #include <ATen/ATen.h>
 #include <ATen/native/Resize.h>
@@ -35,17 +36,12 @@ class Widened {
 
   Stack run(const c10::OperatorHandle& op) {
     Stack results = wide_;
-    if (info_.substitute != nullptr) {
-      return results;
-    }
     op.callBoxed(&results);
-    for (size_t i = 0; i < narrow_.size(); ++i) {
-      if (info_.writes_any && !narrow_[i].sizes().empty()) {
+    for (size_t i = 0; i < narrow_.size() && info_.writes_any; ++i) {
+      if (narrow_[i].dim() > 0) {
         narrow_[i].resize_(made_[i].sizes());
       }
-      if (info_.writes_any) {
-        narrow_[i].copy_(made_[i]);
-      }
+      narrow_[i].copy_(made_[i]);
     }
     for (c10::IValue& value : results) {
       value = narrowed(value);
@@ -172,73 +168,6 @@ class Undo {
   std::vector<Saved> saved_;
 };
 
-// Turns CPU results into CUDA ones.
-class Results {
- public:
-  Results(Aliases& aliases, const std::string& name, c10::DeviceIndex device)
-      : aliases_(aliases), name_(name), device_(device) {}
-
-  c10::IValue to_cuda(const c10::IValue& value) {
-    if (value.isTensor()) {
-      return to_cuda(value.toTensor());
-    }
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        list.push_back(to_cuda(tensor));
-      }
-      return list;
-    }
-    return value;
-  }
-
-  // What the op made, for the access history.
-  const std::vector<at::Tensor>& fresh() const {
-    return fresh_;
-  }
-  // Where each fresh result's bytes came from.
-  const std::vector<at::Tensor>& sources() const {
-    return sources_;
-  }
-
- private:
-  at::Tensor to_cuda(const at::Tensor& result) {
-    if (!result.defined() || !result.device().is_cpu()) {
-      return result;
-    }
-    if (at::Tensor original = aliases_.original_of(result);
-        original.defined()) {
-      return original;
-    }
-    if (const at::Tensor view = aliases_.view_for(result); view.defined()) {
-      return view;
-    }
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      if (sources_[i].is_same(result)) {
-        return fresh_[i];
-      }
-    }
-    at::Tensor fresh = at::empty_strided(
-        result.sizes(),
-        result.strides(),
-        result.options().device(c10::kCUDA, device_));
-    fresh._set_conj(result.is_conj());
-    fresh._set_neg(result.is_neg());
-    const Extent to = extent_of(fresh);
-    if (to.size > 0) {
-      std::memcpy(to.begin, extent_of(result).begin, to.size);
-    }
-    fresh_.push_back(fresh);
-    sources_.push_back(result);
-    return fresh;
-  }
-
-  Aliases& aliases_;
-  const std::string& name_;
-  c10::DeviceIndex device_;
-  std::vector<at::Tensor> fresh_, sources_;
-};
-
 // An op of a captured graph: runs on the addresses that it was captured with.
 struct CapturedOp {
   c10::OperatorHandle op;
@@ -307,14 +236,8 @@ void execute(
         stream, info.name.c_str(), accesses.data(), accesses.size()));
   }
 
-  at::PhiloxCudaState random_state;
-  if (info.is_random) {
-    std::optional<at::Generator> given;
-    if (info.generator_arg >= 0) {
-      given = stack[first + info.generator_arg].toOptional<at::Generator>();
-    }
-    random_state = take_random_state(given, device);
-  }
+  const at::PhiloxCudaState random_state =
+      take_random_state(info, stack, first, device);
   // While a graph is captured the numbers do not matter.
   const SeedAndOffset random = info.is_random && !is_capturing
       ? read(random_state)
@@ -324,13 +247,14 @@ void execute(
   Stack cpu = with_aliases(stack, first, aliases);
   const Stack arguments = is_capturing ? cpu : Stack();
   run_on_cpu(op, info, cpu, random);
-  Results results(aliases, info.name, device);
+  Results results(aliases, device);
   Stack cuda;
   try {
     aliases.carry_back_resizes();
     for (const c10::IValue& value : cpu) {
       cuda.push_back(results.to_cuda(value));
     }
+    results.copy_bytes();
   } catch (...) {
     undo.apply(); // as a kernel that was never launched
     throw;

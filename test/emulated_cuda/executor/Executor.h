@@ -40,6 +40,13 @@ void take_time(
     torch::jit::Stack& stack,
     c10::DeviceIndex device);
 
+// For an op that draws random numbers; the others take nothing.
+at::PhiloxCudaState take_random_state(
+    const OpInfo& info,
+    const torch::jit::Stack& stack,
+    size_t first,
+    c10::DeviceIndex device);
+
 // Everything above a backend's kernels: an op that comes to the executor has
 // been through that.
 inline const c10::DispatchKeySet kAboveKernels =

@@ -88,4 +88,19 @@ const OpInfo& OpInfo::of(const c10::OperatorHandle& op) {
                             : infos->emplace(key, make(op)).first->second;
 }
 
+at::PhiloxCudaState take_random_state(
+    const OpInfo& info,
+    const torch::jit::Stack& stack,
+    size_t first,
+    c10::DeviceIndex device) {
+  if (!info.is_random) {
+    return {};
+  }
+  std::optional<at::Generator> given;
+  if (info.generator_arg >= 0) {
+    given = stack[first + info.generator_arg].toOptional<at::Generator>();
+  }
+  return take_random_state(given, device);
+}
+
 } // namespace emulated_cuda

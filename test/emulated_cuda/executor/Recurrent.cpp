@@ -12,9 +12,6 @@ namespace {
 
 using torch::jit::Stack;
 
-// As at::native's RNN.cpp numbers them for cuDNN.
-enum Mode { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
-
 struct Layer {
   at::Tensor input, hidden, cell; // cell: LSTM only
   std::vector<at::Tensor> weights;
@@ -112,10 +109,6 @@ void read_settings(const Stack& stack, size_t first, Layer& layer) {
   layer.train = stack[first + 6].toBool();
   layer.bidirectional = stack[first + 7].toBool();
   layer.batch_sizes = stack[first + 8].toIntVector();
-}
-
-at::Tensor maybe(const c10::IValue& value) {
-  return value.isNone() ? at::Tensor() : value.toTensor();
 }
 
 } // namespace

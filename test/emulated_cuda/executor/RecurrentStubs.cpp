@@ -16,8 +16,6 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-enum Mode { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
-
 // As at::native::_cudnn_impl does it: one generator a device, in a tensor, that
 // starts anew after the default one was seeded.
 Tensor dropout_state(const Tensor& input, double dropout, bool train) {
@@ -43,7 +41,7 @@ Tensor dropout_state(const Tensor& input, double dropout, bool train) {
 
 // Output, last hidden state, last cell state.
 std::tuple<Tensor, Tensor, Tensor> run(
-    Mode mode,
+    RecurrentMode mode,
     const Tensor& input,
     const Tensor& hidden,
     const Tensor& cell,
@@ -137,7 +135,7 @@ void lstm_packed(
           sizes);
 }
 
-template <Mode mode>
+template <RecurrentMode mode>
 void rnn(
     Tensor& output,
     Tensor& hy,
@@ -165,7 +163,7 @@ void rnn(
           {});
 }
 
-template <Mode mode>
+template <RecurrentMode mode>
 void rnn_packed(
     Tensor& output,
     Tensor& hy,

@@ -14,10 +14,6 @@ namespace {
 using at::Tensor;
 using torch::jit::Stack;
 
-Tensor maybe(const c10::IValue& value) {
-  return value.isNone() ? Tensor() : value.toTensor();
-}
-
 Tensor empty_as(const Tensor& tensor) {
   return at::empty_like(tensor, tensor.suggest_memory_format());
 }
@@ -77,11 +73,6 @@ void cudnn_batch_norm_backward(Stack& stack) {
   stack.emplace_back(at::empty_like(weight));
 }
 
-void use_cudnn_ctc_loss(Stack& stack) {
-  stack.clear();
-  stack.emplace_back(false);
-}
-
 void cudnn_init_dropout_state(Stack& stack) {
   stack.clear();
   stack.emplace_back(
@@ -91,7 +82,6 @@ void cudnn_init_dropout_state(Stack& stack) {
 // Values that cuDNN keeps for the backward pass, per hidden unit, layer,
 // direction and element of the sequence: the gates, and the states.
 int64_t values_kept(int64_t mode) {
-  constexpr int64_t kLstm = 2, kGru = 3;
   return mode == kLstm ? 6 : mode == kGru ? 5 : 2;
 }
 
@@ -145,8 +135,8 @@ const std::unordered_map<std::string, ShapeRule>& table() {
       {"aten::convolution_backward", &convolution_backward},
       {"aten::cudnn_batch_norm", &cudnn_batch_norm},
       {"aten::cudnn_batch_norm_backward", &cudnn_batch_norm_backward},
-      {"aten::_use_cudnn_ctc_loss", &use_cudnn_ctc_loss},
-      {"aten::_use_cudnn_ctc_loss.Tensor", &use_cudnn_ctc_loss},
+      {"aten::_use_cudnn_ctc_loss", &shapes_of<&use_cudnn_ctc_loss>},
+      {"aten::_use_cudnn_ctc_loss.Tensor", &shapes_of<&use_cudnn_ctc_loss>},
       {"aten::_cudnn_init_dropout_state", &cudnn_init_dropout_state},
       {"aten::_cudnn_rnn", &cudnn_rnn},
       {"aten::_cudnn_rnn_backward", &cudnn_rnn_backward},

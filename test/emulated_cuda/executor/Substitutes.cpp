@@ -99,11 +99,6 @@ void cudnn_batch_norm_backward(Stack& stack, SeedAndOffset) {
   stack.emplace_back(grad_bias);
 }
 
-void use_cudnn_ctc_loss(Stack& stack, SeedAndOffset) {
-  stack.clear();
-  stack.emplace_back(false);
-}
-
 // The seed, and how often it was used; see advance() in Recurrent.cpp.
 void cudnn_init_dropout_state(Stack& stack, SeedAndOffset) {
   const int64_t seed = stack[2].toInt();
@@ -153,6 +148,11 @@ const std::unordered_map<std::string, Substitute>& table() {
 }
 
 } // namespace
+
+void use_cudnn_ctc_loss(Stack& stack, SeedAndOffset) {
+  stack.clear();
+  stack.emplace_back(false);
+}
 
 void cudnn_convolution_transpose(Stack& stack, SeedAndOffset) {
   Taken args(stack);

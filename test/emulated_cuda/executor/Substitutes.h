@@ -2,6 +2,7 @@
 
 #include "Random.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
 #include <string>
@@ -16,10 +17,19 @@ using Substitute = void (*)(torch::jit::Stack& stack, SeedAndOffset random);
 // Null if there is none for `name`, with its overload ("aten::add_.Tensor").
 Substitute substitute_for(const std::string& name);
 
+// As at::native's RNN.cpp numbers recurrent layers for cuDNN.
+enum RecurrentMode { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };
+
+// Undefined where an optional tensor is not given.
+inline at::Tensor maybe(const c10::IValue& value) {
+  return value.isNone() ? at::Tensor() : value.toTensor();
+}
+
 // Each is named for its op. Some serve timing mode, too, for shapes.
 void cudnn_convolution_transpose(
     torch::jit::Stack& stack,
     SeedAndOffset random);
+void use_cudnn_ctc_loss(torch::jit::Stack& stack, SeedAndOffset random);
 void cudnn_convolution_relu(torch::jit::Stack& stack, SeedAndOffset random);
 void conv_depthwise(torch::jit::Stack& stack, SeedAndOffset random);
 void fused_dropout(torch::jit::Stack& stack, SeedAndOffset random);

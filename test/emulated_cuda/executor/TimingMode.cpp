@@ -1,6 +1,7 @@
 // Timing mode: nothing is computed. Results have the sizes that meta kernels
 // say, on device memory without bytes, and the stream's clock moves on.
 #include "Executor.h"
+#include "Results.h"
 #include "Roofline.h"
 #include "Shapes.h"
 
@@ -78,58 +79,6 @@ void infer_shapes(
   }
 }
 
-// Gives the program CUDA tensors for meta tensors.
-class Results {
- public:
-  Results(Aliases& aliases, c10::DeviceIndex device)
-      : aliases_(aliases), device_(device) {}
-
-  c10::IValue to_cuda(const c10::IValue& value) {
-    if (value.isTensor()) {
-      return to_cuda(value.toTensor());
-    }
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        list.push_back(to_cuda(tensor));
-      }
-      return list;
-    }
-    return value;
-  }
-
-  // What the op allocated.
-  const std::vector<at::Tensor>& fresh() const {
-    return fresh_;
-  }
-
- private:
-  at::Tensor to_cuda(const at::Tensor& result) {
-    if (!result.defined() || !result.is_meta()) {
-      return result;
-    }
-    if (at::Tensor original = aliases_.original_of(result);
-        original.defined()) {
-      return original;
-    }
-    if (at::Tensor view = aliases_.view_for(result); view.defined()) {
-      return view;
-    }
-    at::Tensor tensor = at::empty_strided(
-        result.sizes(),
-        result.strides(),
-        result.options().device(c10::kCUDA, device_));
-    tensor._set_conj(result.is_conj());
-    tensor._set_neg(result.is_neg());
-    fresh_.push_back(tensor);
-    return tensor;
-  }
-
-  Aliases& aliases_;
-  c10::DeviceIndex device_;
-  std::vector<at::Tensor> fresh_;
-};
-
 // What the stream is told of an op.
 struct Launch {
   std::string name;
@@ -188,13 +137,7 @@ void take_time(
       " has no values to give; its result, or the size of its result, depends "
       "on the contents of device memory");
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
-  if (info.is_random) {
-    std::optional<at::Generator> given;
-    if (info.generator_arg >= 0) {
-      given = stack[first + info.generator_arg].toOptional<at::Generator>();
-    }
-    take_random_state(given, device);
-  }
+  take_random_state(info, stack, first, device);
 
   Aliases aliases(c10::kMeta);
   Stack meta = with_aliases(stack, first, aliases);
