@@ -8,6 +8,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <mutex>
@@ -316,38 +317,34 @@ class CudaMemory final : public DeviceMemory {
         stats.reserved_bytes[0].current - stats.active_bytes[0].current);
   }
 
+  // All but private ones, those with the largest segments first.
+  auto pools() const {
+    return std::array{
+        &allocator_.large_blocks,
+        &allocator_.remat_large_blocks,
+        &allocator_.small_blocks,
+        &allocator_.remat_small_blocks};
+  }
+
   // Gives back segments that are free, if they are enough.
   template <class Context>
   bool release_segments(Bytes wanted, const Context& context) {
-    const auto release_from = [&](auto& pool, Bytes missing, bool dry) {
-      Bytes released = 0;
-      for (auto it = pool.blocks.begin();
-           it != pool.blocks.end() && released < missing;) {
-        auto* block = *it++;
-        if (block->prev == nullptr && block->next == nullptr &&
-            block->expandable_segment_ == nullptr) {
-          released += block->size;
-          if (!dry) {
-            allocator_.release_block(block, context);
-          }
+    std::vector<typename Allocator::remat_block*> segments;
+    Bytes bytes = 0;
+    for (const auto* pool : pools()) {
+      for (auto* block : pool->blocks) {
+        if (bytes < wanted && block->prev == nullptr &&
+            block->next == nullptr && block->expandable_segment_ == nullptr) {
+          segments.push_back(block);
+          bytes += block->size;
         }
       }
-      return released;
-    };
-    for (const bool dry : {true, false}) {
-      Bytes released = 0;
-      for (auto* pool :
-           {&allocator_.large_blocks,
-            &allocator_.remat_large_blocks,
-            &allocator_.small_blocks,
-            &allocator_.remat_small_blocks}) {
-        if (released < wanted) {
-          released += release_from(*pool, wanted - released, dry);
-        }
-      }
-      if (released < wanted) {
-        return release_pages(wanted, context);
-      }
+    }
+    if (bytes < wanted) {
+      return release_pages(wanted, context);
+    }
+    for (auto* segment : segments) {
+      allocator_.release_block(segment, context);
     }
     return true;
   }
@@ -359,11 +356,7 @@ class CudaMemory final : public DeviceMemory {
       return false;
     }
     const Bytes before = allocator_.total_allocated_memory;
-    for (auto* pool :
-         {&allocator_.large_blocks,
-          &allocator_.remat_large_blocks,
-          &allocator_.small_blocks,
-          &allocator_.remat_small_blocks}) {
+    for (const auto* pool : pools()) {
       std::vector<typename Allocator::remat_block*> blocks;
       for (auto* block : pool->blocks) {
         if (block->expandable_segment_ != nullptr) {
