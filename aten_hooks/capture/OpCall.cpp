@@ -33,6 +33,21 @@ bool makes_gradients() {
       torch::autograd::get_current_node() != nullptr;
 }
 
+// In the order in which Engine::begin_op wants them.
+template <class Handles, class WrittenHandles>
+c10::remat::Holders holders_of(
+    const Handles& read,
+    const WrittenHandles& written) {
+  c10::remat::Holders holders;
+  for (StorageHandle* handle : read) {
+    holders.push_back(handle);
+  }
+  for (StorageHandle* handle : written) {
+    holders.push_back(handle);
+  }
+  return holders;
+}
+
 } // namespace
 
 int own_ops_on(const Engine& engine) {
@@ -136,13 +151,7 @@ void OpCall::begin_home() {
       record_->generator = snapshot_generator(given, device_);
     }
   }
-  c10::remat::Holders holders;
-  for (StorageHandle* handle : read_) {
-    holders.push_back(handle);
-  }
-  for (StorageHandle* handle : written_) {
-    holders.push_back(handle);
-  }
+  const c10::remat::Holders holders = holders_of(read_, written_);
   with_memory_errors(
       *engine_, device_, [&] { engine_->begin_op(holders, inputs_, writes_); });
 }
@@ -150,12 +159,8 @@ void OpCall::begin_home() {
 void OpCall::begin_guests() {
   try {
     for (Guest& guest : guests_) {
-      c10::remat::Holders holders;
-      for (StorageHandle* handle : guest.read) {
-        holders.push_back(handle);
-      }
-      for (StorageHandle* handle : guest.written) {
-        holders.push_back(handle);
+      const c10::remat::Holders holders = holders_of(guest.read, guest.written);
+      for (size_t i = 0; i < guest.written.size(); ++i) {
         guest.writes.push_back({});
       }
       with_memory_errors(*guest.engine, guest.device, [&] {

@@ -61,7 +61,8 @@ class OpCall {
   void scan_arguments(size_t first);
   void visit(const at::Tensor& tensor, const OpTraits::Arg& arg);
   void visit_opaque(const at::Tensor& tensor);
-  void visit_guest(const Operand& operand, bool written);
+  bool is_guest(const Operand& operand) const;
+  void note_guest(const Operand& operand, bool written);
   Operand& operand_of(c10::StorageImpl& storage);
   void read(Operand& operand);
   void write(Operand& operand, bool overwrites_all, bool side_effect);

@@ -150,6 +150,10 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
 }
 
 void OpCall::read(Operand& operand) {
+  if (is_guest(operand)) {
+    note_guest(operand, /*written=*/false);
+    return;
+  }
   if (operand.handle == nullptr || operand.input >= 0) {
     return;
   }
@@ -169,6 +173,10 @@ void OpCall::write(Operand& operand, bool overwrites_all, bool side_effect) {
       (is_nested_ &&
        (outer_ == nullptr || is_operand_of_outer_op(*operand.storage)))) {
     read(operand);
+    return;
+  }
+  if (is_guest(operand)) {
+    note_guest(operand, /*written=*/true);
     return;
   }
   if (operand.write < 0) {
@@ -191,10 +199,11 @@ bool OpCall::is_operand_of_outer_op(const c10::StorageImpl& storage) const {
   return false;
 }
 
-void OpCall::visit_guest(const Operand& operand, bool written) {
-  // As in `write`.
-  written &= !is_nested_ ||
-      (outer_ != nullptr && !is_operand_of_outer_op(*operand.storage));
+bool OpCall::is_guest(const Operand& operand) const {
+  return operand.handle != nullptr && operand.handle->engine != engine_;
+}
+
+void OpCall::note_guest(const Operand& operand, bool written) {
   Engine* engine = operand.handle->engine;
   auto guest =
       std::find_if(guests_.begin(), guests_.end(), [&](const Guest& known) {
@@ -238,10 +247,8 @@ void OpCall::visit(const at::Tensor& tensor, const OpTraits::Arg& arg) {
     operand.handle->is_parameter =
         operand.handle->engine->declare_parameter(operand.handle->version);
   }
-  if (operand.handle != nullptr && operand.handle->engine != engine_) {
+  if (is_guest(operand)) {
     decline(operand.handle->device.is_cpu() ? kHostMemory : kOtherDevice);
-    visit_guest(operand, arg.written);
-    return;
   }
   if (arg.written) {
     write(operand, overwrites_all, arg.side_effect);
@@ -314,12 +321,7 @@ void OpCall::visit_opaque(const at::Tensor& tensor) {
   } else if (
       tensor.has_storage() && !tensor.device().is_meta() &&
       storage_of(tensor)._mutable_data_ptr_no_checks() != nullptr) {
-    Operand& operand = operand_of(storage_of(tensor));
-    if (operand.handle != nullptr && operand.handle->engine != engine_) {
-      visit_guest(operand, /*written=*/false);
-    } else {
-      read(operand);
-    }
+    read(operand_of(storage_of(tensor)));
     if (tensor.is_quantized()) {
       const auto* quantizer = dynamic_cast<at::PerChannelAffineQuantizer*>(
           tensor.quantizer().get());

@@ -1,14 +1,10 @@
 #include "OpTimer.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include "StreamUse.h"
 
 #include <algorithm>
 
 namespace at::remat {
-
-c10::Stream OpTimer::current_stream() const {
-  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-}
 
 std::unique_ptr<OpTimer::Sample> OpTimer::start(uint64_t signature) {
   std::unique_ptr<Sample> sample;
@@ -26,12 +22,12 @@ std::unique_ptr<OpTimer::Sample> OpTimer::start(uint64_t signature) {
     sample = std::make_unique<Sample>(device_.type(), signature);
   }
   sample->signature = signature;
-  sample->start.record(current_stream());
+  sample->start.record(*current_stream(device_));
   return sample;
 }
 
 void OpTimer::stop(std::unique_ptr<Sample> sample) {
-  sample->end.record(current_stream());
+  sample->end.record(*current_stream(device_));
   const std::lock_guard<std::mutex> lock(mutex_);
   pending_.push_back(std::move(sample));
 }

@@ -39,8 +39,6 @@ class OpTimer {
   static constexpr size_t kMostPending = 64;
   static constexpr uint32_t kOpsPerLook = 16;
 
-  c10::Stream current_stream() const;
-
   const c10::Device device_;
   std::mutex mutex_;
   std::deque<std::unique_ptr<Sample>> pending_; // in the order of their ends

@@ -104,10 +104,7 @@ void detach(StorageHandle& handle) {
   c10::StorageImpl& storage = *handle.storage;
   handle.storage = nullptr;
   tell_owner(handle.data, nullptr);
-  if (!handle.device.is_cpu()) {
-    const auto lock = lock_stream_uses(handle.device);
-    handle.streams.before_death(handle.data);
-  }
+  prepare_to_free(handle); // when the storage that has them now will
   storage._mutable_data_ptr_no_checks().release_context();
   storage.set_data_ptr_noswap(std::move(handle.data));
 }
