@@ -1,7 +1,6 @@
 #pragma once
 
 #include "DtrEqPolicy.h"
-#include "EvictionPolicy.h"
 
 #include <cstdint>
 #include <vector>
@@ -17,7 +16,7 @@ namespace c10::remat {
 // interpreter, `eval_func` and `find_best_tensor`). To the size it adds the
 // free bytes on both sides of the block, which only an allocator knows; the
 // window choice of a device's memory takes their part here.
-class REMAT_API DtePolicy final : public EvictionPolicy {
+class REMAT_API DtePolicy final : public DtrEqPolicy {
  public:
   static constexpr double kPenalty = 1.0001;
 
@@ -25,17 +24,7 @@ class REMAT_API DtePolicy final : public EvictionPolicy {
     return "dte";
   }
   double weight(const OpGraph& graph, VersionId id) const override;
-  bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
-      const override;
-  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
-      override;
-
-  void on_captured(const OpGraph& graph, OpId op) override;
-  void on_evicted(const OpGraph& graph, VersionId id) override;
   void on_rematerialized(const OpGraph& graph, VersionId id) override;
-  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
-      override;
-  void on_output_forgotten(const OpGraph& graph, OpId op) override;
 
  private:
   struct Recomputed {
@@ -43,7 +32,6 @@ class REMAT_API DtePolicy final : public EvictionPolicy {
     uint32_t times = 0;
   };
 
-  DtrEqPolicy base_;
   std::vector<Recomputed> recomputed_; // by VersionId::index
 };
 

@@ -11,7 +11,7 @@ namespace c10::remat {
 //
 // Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021
 // (arXiv 2006.09616), h_DTR^eq, section 4.1 and appendix C.2.
-class REMAT_API DtrEqPolicy final : public EvictionPolicy {
+class REMAT_API DtrEqPolicy : public EvictionPolicy {
  public:
   const char* name() const override {
     return "dtr_eq";
