@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +40,8 @@ class Emulation:
             "EMULATED_CUDA_GPU": self.gpu,
             "EMULATED_CUDA_DEVICES": self.devices,
             "EMULATED_CUDA_TIMING": int(self.timing),
-            "PYTHONPATH": _before(site, "PYTHONPATH", ":"),
-            "LD_PRELOAD": _before(":".join(map(str, runtime)), "LD_PRELOAD", ":"),
+            "PYTHONPATH": _before(site, "PYTHONPATH"),
+            "LD_PRELOAD": _before(":".join(map(str, runtime)), "LD_PRELOAD"),
         }
         if self.capacity is not None:
             variables["EMULATED_CUDA_CAPACITY"] = self.capacity
@@ -63,17 +64,14 @@ def _build(project: Project, python: Interpreter, torch: Path, folder: Path) -> 
     configure = ["cmake", "-G", "Ninja", "-S", project.root / "test/emulated_cuda"]
     configure += ["-B", folder, f"-DEMULATED_CUDA_INCLUDE={include}"]
     configure += [f"-DEMULATED_CUDA_TORCH={torch}"]
-    command = [str(word) for word in configure]
-    build = ["ninja", "-C", str(folder)]
-    if (folder / "build.ninja").is_file():
-        run_compiler(command)
-        run_compiler(build, progress=True)
-        return
-    with step("compile the emulated CUDA device"):
-        run_compiler(command)
-        run_compiler(build, progress=True)
+    # Only the first time takes long enough to be told.
+    is_first = not (folder / "build.ninja").is_file()
+    telling = step("compile the emulated CUDA device") if is_first else nullcontext()
+    with telling:
+        run_compiler([str(word) for word in configure])
+        run_compiler(["ninja", "-C", str(folder)], progress=True)
 
 
-def _before(first: object, name: str, separator: str) -> str:
+def _before(first: object, name: str) -> str:
     rest = os.environ.get(name)
-    return f"{first}{separator}{rest}" if rest else str(first)
+    return f"{first}:{rest}" if rest else str(first)
