@@ -80,6 +80,18 @@ def remat(device: str) -> Iterator[ModuleType]:
 
 
 @pytest.fixture
+def empty_gpu() -> Iterator[None]:
+    """The GPU's allocator holds nothing before and after."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    yield
+    torch.cuda.remat.disable()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@pytest.fixture
 def run_twice(device: str) -> Callable[..., dict[str, runs.Outcome]]:
     """:func:`runs.run_twice` on the device under test."""
     return functools.partial(runs.run_twice, device=device)

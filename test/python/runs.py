@@ -19,6 +19,10 @@ import snapshots
 
 CHAOS = "PYTORCH_REMAT_CHAOS"
 
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU, or an emulated one"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Memory:

@@ -19,9 +19,9 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-import torch
 
 import case_worker
+import runs
 
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDER = pathlib.Path(
@@ -131,7 +131,7 @@ def test_case_equals_its_plain_run(
         assert "out_of_memory" not in report, report["out_of_memory"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@runs.needs_gpu
 @pytest.mark.parametrize(
     "cuda_case",
     [case for case in CASES if "TAGS = 'cuda'" in (FOLDER / f"{case}.py").read_text()]

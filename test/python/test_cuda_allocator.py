@@ -8,29 +8,17 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.cuda.remat as remat
 from torch import nn
 
+import runs
+
 MiB = 1 << 20
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device, or an emulated one"
-)
-
-
-@pytest.fixture(autouse=True)
-def empty_device() -> Iterator[None]:
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    yield
-    remat.disable()
-    gc.collect()
-    torch.cuda.empty_cache()
+pytestmark = [runs.needs_gpu, pytest.mark.usefixtures("empty_gpu")]
 
 
 def _run(code: str, **environment: str) -> str:
@@ -272,3 +260,17 @@ def test_an_uncached_allocator_is_refused() -> None:
             print("caching allocator" in str(error))
     """
     assert _run(code, PYTORCH_NO_CUDA_MEMORY_CACHING="1") == "True"
+
+
+def test_a_share_of_the_device_is_a_limit_without_a_budget() -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(128 * MiB / total)
+    try:
+        remat.enable(device="cuda")
+        leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+        saved = [leaf * float(i) for i in range(12)]
+        assert torch.cuda.max_memory_reserved() <= 128 * MiB
+        assert remat.stats("cuda").evictions > 0
+        assert [value[0].item() for value in saved] == [float(i) for i in range(12)]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

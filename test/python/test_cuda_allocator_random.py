@@ -7,12 +7,10 @@ the engine's own invariants are compared with what a dictionary of numbers says.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,23 +18,12 @@ import torch
 import torch.cuda.remat as remat
 from torch.cuda.remat import _testing
 
+import runs
+
 MiB = 1 << 20
 BUDGET = 128 * MiB
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device, or an emulated one"
-)
-
-
-@pytest.fixture(autouse=True)
-def empty_device() -> Iterator[None]:
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    yield
-    remat.disable()
-    gc.collect()
-    torch.cuda.empty_cache()
+pytestmark = [runs.needs_gpu, pytest.mark.usefixtures("empty_gpu")]
 
 
 class Commands:
@@ -172,11 +159,11 @@ def test_random_commands_agree_with_the_model(
     assert stats.replays > 0
 
 
-def test_random_commands_in_expandable_segments() -> None:
-    environment = {
-        **os.environ,
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    }
+@pytest.mark.parametrize(
+    "setting", ["expandable_segments:True", "max_split_size_mb:21"]
+)
+def test_random_commands_with_other_settings(setting: str) -> None:
+    environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting}
     name = "test_random_commands_agree_with_the_model"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(

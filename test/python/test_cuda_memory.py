@@ -14,7 +14,7 @@ from torch.cuda.remat import _devices, _testing
 import models
 import runs
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = runs.needs_gpu
 
 MIB = 1 << 20
 

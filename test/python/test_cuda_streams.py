@@ -12,7 +12,9 @@ import torch
 import torch.cuda.remat as remat
 from torch.cuda.remat import _testing
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+import runs
+
+pytestmark = runs.needs_gpu
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from torch.cuda.remat import _testing
 import models
 import runs
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = runs.needs_gpu
 
 two_gpus = pytest.mark.skipif(
     torch.cuda.device_count() < 2, reason="needs two GPUs (--devices 2)"
