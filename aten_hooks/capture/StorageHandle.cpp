@@ -2,6 +2,7 @@
 
 #include "EvictedAddress.h"
 
+#include <c10/remat/BlockingSection.h>
 #include <c10/remat/DeviceMemory.h>
 #include <c10/util/Exception.h>
 
@@ -118,6 +119,7 @@ void StoragePortImpl::release(c10::remat::StorageVersion& version) noexcept {
     set_address(*handle->storage, evicted_address());
   }
   prepare_to_free(*handle);
+  const c10::remat::NoInterpreterGuard guard;
   handle->data.clear();
 }
 
@@ -167,6 +169,7 @@ void StoragePortImpl::disown(c10::remat::StorageVersion& version) noexcept {
 void StoragePortImpl::forget(c10::remat::StorageVersion& version) noexcept {
   if (StorageHandle* handle = holder_of(version)) {
     prepare_to_free(*handle);
+    const c10::remat::NoInterpreterGuard guard;
     delete handle;
   }
   version.holder = nullptr;

@@ -8,6 +8,8 @@ namespace {
 
 std::atomic<BlockingSection> blocking_section{nullptr};
 
+thread_local int no_interpreter_guards = 0;
+
 void wait_for_lock(void* lock) {
   static_cast<std::unique_lock<std::recursive_mutex>*>(lock)->lock();
 }
@@ -28,6 +30,18 @@ void lock_in_blocking_section(std::unique_lock<std::recursive_mutex>& lock) {
   } else {
     section(&wait_for_lock, &lock);
   }
+}
+
+NoInterpreterGuard::NoInterpreterGuard() noexcept {
+  ++no_interpreter_guards;
+}
+
+NoInterpreterGuard::~NoInterpreterGuard() {
+  --no_interpreter_guards;
+}
+
+bool may_take_interpreter_lock() noexcept {
+  return no_interpreter_guards == 0;
 }
 
 } // namespace c10::remat
