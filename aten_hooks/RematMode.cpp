@@ -175,6 +175,15 @@ void RematMode::disable(c10::Device device) {
   engine.retire();
 }
 
+void RematMode::expect_far_reaching_ops() {
+  if (replays_exclude_each_other_.load(std::memory_order_acquire)) {
+    return;
+  }
+  c10::remat::ReplayMutex::exclude_all();
+  for_each_engine([](Engine& engine) { engine.wait_for_replays(); });
+  replays_exclude_each_other_.store(true, std::memory_order_release);
+}
+
 void RematMode::set_budget(c10::Device device, Bytes budget) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ManagedDevice* managed = active_on(device);

@@ -50,6 +50,10 @@ class REMAT_API RematMode {
   // Throws UsageError then.
   ManagedDevice& device(c10::Device device) const;
 
+  // An op that may reach storages of any device is about to be recorded; see
+  // Note [Replays that reach other devices].
+  void expect_far_reaching_ops();
+
   void set_budget(c10::Device device, c10::remat::Bytes budget);
 
   // Calls `function(ManagedDevice&)` for each that was ever enabled.
@@ -98,6 +102,7 @@ class REMAT_API RematMode {
   mutable std::mutex mutex_; // enabling and disabling
   std::atomic<int> active_devices_{0};
   std::atomic<size_t> smallest_managed_{0};
+  std::atomic<bool> replays_exclude_each_other_{false};
   StoragePortImpl storage_port_;
   DispatchReplayer replayer_;
   // Made when first enabled and kept: storages stay managed, as leaves, after

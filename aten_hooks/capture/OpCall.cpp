@@ -85,6 +85,9 @@ OpCall::OpCall(
     record_->key_set = key_set;
     record_->device = device;
     record_->is_aten = traits.is_aten;
+    if (!traits.is_aten) {
+      RematMode::get().expect_far_reaching_ops();
+    }
     if (traits.not_replayable != nullptr) {
       decline(traits.not_replayable);
     } else if (makes_gradients()) {

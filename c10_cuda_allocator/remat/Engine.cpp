@@ -1,6 +1,5 @@
 #include "Engine.h"
 
-#include "BlockingSection.h"
 #include "policy/PolicyRegistry.h"
 
 #include <algorithm>
@@ -40,10 +39,9 @@ Engine::Engine(
       cutter_(state_, rematerializer_),
       history_bound_(state_) {}
 
-Engine::ReplayLock Engine::take_replay_lock(Lock& lock) {
+ReplayMutex::Lock Engine::take_replay_lock(Lock& lock) {
   lock.unlock();
-  ReplayLock replay_lock(replay_mutex_, std::defer_lock);
-  lock_in_blocking_section(replay_lock);
+  ReplayMutex::Lock replay_lock = replay_mutex_.lock();
   lock.lock();
   return replay_lock;
 }
@@ -59,7 +57,7 @@ void Engine::pin_resident(const VersionIds& ids, Lock& lock, Garbage& garbage) {
     return;
   }
   try {
-    const ReplayLock replay_lock = take_replay_lock(lock);
+    const auto replay_lock = take_replay_lock(lock);
     std::vector<VersionId> wanted;
     for (const VersionId id : ids) {
       // Another thread may have written over a leaf while the lock was free.
@@ -146,7 +144,7 @@ void Engine::begin_op(
     return;
   }
   try {
-    const ReplayLock replay_lock = take_replay_lock(lock);
+    const auto replay_lock = take_replay_lock(lock);
     // A cut may make a leaf of another that is to be written.
     std::vector<bool> is_cut(writes.size());
     for (bool again = true; again;) {

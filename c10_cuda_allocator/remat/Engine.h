@@ -5,6 +5,7 @@
 #include "Export.h"
 #include "HistoryBound.h"
 #include "LeafCutter.h"
+#include "ReplayMutex.h"
 #include "evict/Evictor.h"
 #include "replay/Rematerializer.h"
 
@@ -169,6 +170,9 @@ class REMAT_API Engine {
 
   void check_invariants() const;
 
+  // Returns once replays now under way are done.
+  void wait_for_replays();
+
   // For fork: nothing of the engine is half-done while both locks are held.
   void lock_for_fork();
   void unlock_in_parent();
@@ -177,10 +181,8 @@ class REMAT_API Engine {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  using ReplayLock = std::unique_lock<std::recursive_mutex>;
-
   // Takes the replay lock, which comes first in lock order.
-  ReplayLock take_replay_lock(Lock& lock);
+  ReplayMutex::Lock take_replay_lock(Lock& lock);
   // Makes `ids` resident and pins them.
   void pin_resident(const VersionIds& ids, Lock& lock, Garbage& garbage);
   // The same for what `holders` hold when it is done.
@@ -195,8 +197,7 @@ class REMAT_API Engine {
   Rematerializer rematerializer_;
   LeafCutter cutter_;
   HistoryBound history_bound_;
-  // Recursive: an op being replayed may itself reach evicted storages.
-  std::recursive_mutex replay_mutex_;
+  ReplayMutex replay_mutex_;
   uint32_t ops_since_report_ = 0;
   // Of leaves about to be written, until they are.
   std::unordered_map<VersionId, std::unique_ptr<Buffer>> snapshots_;

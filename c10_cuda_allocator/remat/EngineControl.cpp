@@ -12,7 +12,7 @@ namespace c10::remat {
 void Engine::retire() {
   Garbage garbage;
   Lock lock(state_.mutex);
-  const ReplayLock replay_lock = take_replay_lock(lock);
+  const auto replay_lock = take_replay_lock(lock);
   // Stays pinned until the end: what came back must not be evicted for what
   // comes back next.
   std::vector<VersionId> pinned;
@@ -178,19 +178,22 @@ void Engine::check_invariants() const {
   state_.index->check_invariants();
 }
 
+void Engine::wait_for_replays() {
+  (void)replay_mutex_.lock();
+}
+
 void Engine::lock_for_fork() {
-  replay_mutex_.lock();
+  replay_mutex_.lock_for_fork();
   state_.mutex.lock();
 }
 
 void Engine::unlock_in_parent() {
   state_.mutex.unlock();
-  replay_mutex_.unlock();
+  replay_mutex_.unlock_in_parent();
 }
 
 void Engine::reset_in_child() {
-  // A recursive mutex belongs to a thread id, which fork changes.
-  new (&replay_mutex_) std::recursive_mutex;
+  replay_mutex_.reset_in_child();
   new (&state_.mutex) std::mutex;
   ops_in_flight_ = 0;
   state_.active_replays = 0;

@@ -54,7 +54,7 @@ VersionId Engine::add_leaf(Bytes size, void* holder) {
 VersionId Engine::escape(VersionId id, bool for_good) {
   Garbage garbage;
   Lock lock(state_.mutex);
-  const ReplayLock replay_lock = take_replay_lock(lock);
+  const auto replay_lock = take_replay_lock(lock);
   pin_resident({id}, lock, garbage);
   if (state_.trace.is_on() && state_.graph.is_leaf(id)) {
     state_.trace.leaf_write(state_.graph, id, /*is_parameter=*/false);

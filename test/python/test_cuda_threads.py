@@ -22,11 +22,11 @@ import torch.cuda.remat as remat
 from torch.cuda.remat import _testing
 
 sys.setswitchinterval(1e-4)
-stop = time.monotonic() + 3
 
 
 def run(*functions):
     errors = []
+    stop = time.monotonic() + 3
 
     def repeat(function):
         try:
@@ -85,4 +85,36 @@ assert any(
     event["action"] == "free_requested" and event["size"] == 4 << 20 and event["frames"]
     for event in events
 )
+""")
+
+
+needs_two_devices = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="needs two CUDA devices, emulated or not"
+)
+
+
+@needs_two_devices
+def test_replays_that_reach_each_others_devices() -> None:
+    """Each op reads what is evicted on the other device, while the other's does."""
+    _finishes("""
+remat.enable(device="cuda:0")
+remat.enable(device="cuda:1")
+hidden = [torch.randn(64, device=f"cuda:{i}").tanh() for i in (0, 1)]
+
+def reach(index):
+    @torch.library.custom_op(f"threads::reach{index}", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(1e-3)
+        return x * hidden[1 - index].to(x.device)
+    x = torch.ones(64, device=f"cuda:{index}")
+    y = op(x)
+    expected = y.clone()
+    def again():
+        _testing.evict(y)
+        _testing.evict(hidden[index])
+        assert torch.equal(y, expected)
+    return again
+
+run(reach(0), reach(1))
+assert min(remat.stats(f"cuda:{i}").replays for i in (0, 1)) > 20
 """)
