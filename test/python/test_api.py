@@ -364,7 +364,7 @@ def test_enable_says_nothing(remat_off, device, capfd):
 
 def test_record_trace_writes_json_lines(remat, device, tmp_path: pathlib.Path):
     path = tmp_path / "trace.jsonl"
-    with remat.record_trace(path):
+    with remat.record_trace(path, device=device):
         model = models.deep_mlp(3, 32).to(device)
         model(torch.randn(4, 32, device=device)).sum().backward()
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -373,8 +373,9 @@ def test_record_trace_writes_json_lines(remat, device, tmp_path: pathlib.Path):
     assert all(isinstance(record, dict) for record in records)
 
 
-def test_record_trace_to_a_folder_that_is_not_there_is_refused(remat, tmp_path):
-    trace = remat.record_trace(tmp_path / "missing" / "trace.jsonl")
+def test_record_trace_to_a_folder_that_is_not_there_is_refused(remat, device, tmp_path):
+    path = tmp_path / "missing" / "trace.jsonl"
+    trace = remat.record_trace(path, device=device)
     with pytest.raises((OSError, ValueError), match="missing"), trace:
         pass
 

@@ -46,8 +46,11 @@ def test_forked_child_reads_and_computes(remat, device):
 
     def child():
         assert torch.equal(y, expected)
-        model = models.deep_mlp(3)
-        model(torch.randn(4, 64)).sum().backward()
+        loss = models.deep_mlp(3)(torch.randn(4, 64)).sum()
+        # Where there is a GPU, autograd has threads, and upstream refuses to run it
+        # in a forked child.
+        if not torch.cuda.is_available():
+            loss.backward()
 
     _in_child(child)
     assert not _testing.is_resident(y)
