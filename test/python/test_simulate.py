@@ -69,7 +69,7 @@ def recorded(tmp_path_factory) -> str:
     data = torch.randn(512, 64)
     remat.enable(device="cpu")
     try:
-        with remat.record_trace(path):
+        with remat.record_trace(path, device="cpu"):
             for _ in range(2):
                 model(data).square().mean().backward()
                 optimizer.step()
