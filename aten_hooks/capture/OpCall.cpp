@@ -1,6 +1,7 @@
 #include "OpCall.h"
 
 #include "../replay/GeneratorSwap.h"
+#include "CostEstimate.h"
 #include "MemoryPressure.h"
 #include "RematKey.h"
 #include "TensorKinds.h"
@@ -374,6 +375,14 @@ void OpCall::end_home() {
     capture.fresh.push_back({handle->nbytes, handle});
   }
   capture.writes = writes_;
+  if (record_ && is_timed_ && !device_.is_cpu()) {
+    // When this op is done, and what it took, is known only later.
+    capture.estimate = estimate_cost(
+        traits_,
+        *record_,
+        at::ArrayRef(stack_).slice(
+            stack_.size() - op_.schema().returns().size()));
+  }
   name_overwritten_outputs();
   capture.payload = std::move(record_);
   engine_->end_op(std::move(capture));

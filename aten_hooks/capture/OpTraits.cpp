@@ -65,6 +65,38 @@ constexpr std::string_view kWriteOnly[] = {
     "aten::_foreach_zero_",
 };
 
+struct ArithmeticRule {
+  std::string_view op;
+  OpTraits::Arithmetic arithmetic;
+  size_t first_factor;
+};
+
+constexpr ArithmeticRule kArithmeticRules[] = {
+    {"aten::mm", OpTraits::Arithmetic::Product, 0},
+    {"aten::bmm", OpTraits::Arithmetic::Product, 0},
+    {"aten::mv", OpTraits::Arithmetic::Product, 0},
+    {"aten::addmm", OpTraits::Arithmetic::Product, 1},
+    {"aten::addmm_", OpTraits::Arithmetic::Product, 1},
+    {"aten::_addmm_activation", OpTraits::Arithmetic::Product, 1},
+    {"aten::addmv", OpTraits::Arithmetic::Product, 1},
+    {"aten::addbmm", OpTraits::Arithmetic::Product, 1},
+    {"aten::baddbmm", OpTraits::Arithmetic::Product, 1},
+    {"aten::baddbmm_", OpTraits::Arithmetic::Product, 1},
+    {"aten::convolution", OpTraits::Arithmetic::Convolution, 0},
+    {"aten::_convolution", OpTraits::Arithmetic::Convolution, 0},
+    {"aten::cudnn_convolution", OpTraits::Arithmetic::Convolution, 0},
+    {"aten::_scaled_dot_product_flash_attention",
+     OpTraits::Arithmetic::Attention,
+     0},
+    {"aten::_scaled_dot_product_efficient_attention",
+     OpTraits::Arithmetic::Attention,
+     0},
+    {"aten::_scaled_dot_product_cudnn_attention",
+     OpTraits::Arithmetic::Attention,
+     0},
+    {"aten::_cudnn_rnn", OpTraits::Arithmetic::Recurrence, 0},
+};
+
 // Never replayed, whatever their schema says.
 const char* reason_by_name(std::string_view name) {
   const auto has_prefix = [&](std::string_view prefix) {
@@ -128,6 +160,13 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
   const bool write_only =
       std::find(std::begin(kWriteOnly), std::end(kWriteOnly), traits->name) !=
       std::end(kWriteOnly);
+
+  for (const ArithmeticRule& rule : kArithmeticRules) {
+    if (rule.op == traits->name) {
+      traits->arithmetic = rule.arithmetic;
+      traits->first_factor = rule.first_factor;
+    }
+  }
 
   bool writes = false;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {

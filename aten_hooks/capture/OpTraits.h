@@ -42,6 +42,17 @@ struct OpTraits {
   // Kernels of ATen touch their arguments only, so ops inside them need no
   // look.
   bool is_aten = false;
+  // What takes the time of an op that is not bound by memory: a matrix product
+  // of two arguments and its like. See CostEstimate.h.
+  enum class Arithmetic : uint8_t {
+    None,
+    Product,
+    Convolution,
+    Attention,
+    Recurrence
+  };
+  Arithmetic arithmetic = Arithmetic::None;
+  size_t first_factor = 0; // position; the second one comes after it
   // Why it is never replayed; null if it may be.
   const char* not_replayable = nullptr;
 

@@ -14,10 +14,14 @@ class CostTable {
  public:
   static constexpr uint32_t kSamples = 8;
 
-  // `measured` is 0 where it was not.
-  CostNs update(uint64_t signature, CostNs measured) {
+  // `measured` is 0 where it was not, `estimate` where there is none. An
+  // estimate counts until the first measurement.
+  CostNs update(uint64_t signature, CostNs measured, CostNs estimate = 0) {
     Entry& entry = entries_[signature];
     if (measured <= 0) {
+      if (entry.samples == 0 && estimate > 0) {
+        entry.cost = estimate;
+      }
       return std::max<CostNs>(entry.cost, 1);
     }
     if (entry.samples == 0) {

@@ -227,7 +227,8 @@ VersionIds Engine::end_op(OpCapture&& capture) {
   OpGraph& graph = state_.graph;
   --ops_in_flight_;
   ++state_.counters.ops_captured;
-  const CostNs cost = state_.costs.update(capture.signature, capture.cost);
+  const CostNs cost =
+      state_.costs.update(capture.signature, capture.cost, capture.estimate);
   state_.now += cost;
   if (capture.not_replayable != nullptr) {
     ++state_.counters.not_replayable[capture.not_replayable];

@@ -43,6 +43,7 @@ struct OpCapture {
   // Measured, this time; 0: not, which is enough where `CostTable::kSamples`
   // ops of the same signature were.
   CostNs cost = 0;
+  CostNs estimate = 0; // counts until the signature is measured; 0: none
   uint64_t signature = 0; // ops that cost about the same have the same
   // Null: not replayable, and the outputs are leaves.
   std::shared_ptr<OpPayload> payload;
