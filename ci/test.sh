@@ -50,7 +50,7 @@ tier_cuda() {
   local run=(env_run --emulate-cuda --devices 2 python -m pytest -q)
   "${run[@]}" -n 2 --dist loadfile test/emulated_cuda "${PYTEST_OPTIONS[@]}" || return 1
   "${run[@]}" test/python/test_cuda_allocator.py "${PYTEST_OPTIONS[@]}" || return 1
-  "${run[@]}" -n 2 --dist loadfile test/python/test_cuda_{allocator_random,memory,streams,graphs,threads,training}.py \
+  "${run[@]}" -n 2 --dist loadfile test/python/test_cuda_{allocator_random,memory,streams,graphs,parallel,threads,training}.py \
     "${PYTEST_OPTIONS[@]}"
 }
 

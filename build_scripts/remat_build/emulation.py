@@ -31,7 +31,7 @@ class Emulation:
         say(f"the CUDA device is emulated: {self._description()}")
         site = project.root / "test/emulated_cuda/site"
         # Before any of these names is looked up, so that the real ones never are.
-        names = ("libcudart.so.12", "libcuda.so.1", "libnvidia-ml.so.1")
+        names = ("libcudart.so.12", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2")
         runtime = [folder / name for name in names]
         if set(str(folder)) & set(" :"):
             fail(f"{folder}: LD_PRELOAD takes no path with a space or a colon")

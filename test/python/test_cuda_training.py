@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import nn
@@ -154,9 +152,6 @@ def test_device_of_a_call_is_not_the_current_one():
 
 
 @two_gpus
-@pytest.mark.skipif(
-    "EMULATED_CUDA_GPU" in os.environ, reason="NCCL needs a GPU that is there"
-)
 def test_data_parallel():
     def step():
         net = models.deep_mlp(3).cuda()
