@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-SMALL, REAL = "small", "real"
+SMALL, CPU, REAL = "small", "cpu", "real"
 
 Batch = tuple[torch.Tensor, ...]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

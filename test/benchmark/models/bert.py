@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ._transformer import Block, Embedding
-from ._workload import REAL, Workload, predict_tokens, token_batch
+from ._workload import CPU, REAL, Workload, predict_tokens, token_batch
 
 
 class Bert(nn.Module):
@@ -35,11 +35,13 @@ class Bert(nn.Module):
 def build(size: str) -> Workload:
     if size == REAL:
         symbols, time, width, heads, layers, batch = 30522, 512, 1024, 16, 24, 64
+    elif size == CPU:
+        symbols, time, width, heads, layers, batch = 2048, 128, 256, 4, 8, 4
     else:
         symbols, time, width, heads, layers, batch = 64, 32, 32, 4, 2, 4
     return Workload(
         Bert(symbols, time, width, heads, layers),
         token_batch(batch, time, symbols),
         predict_tokens,
-        dtype=torch.bfloat16,
+        dtype=None if size == CPU else torch.bfloat16,
     )

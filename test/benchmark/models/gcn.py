@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._workload import REAL, Batch, Workload, adamw
+from ._workload import CPU, REAL, Batch, Workload, adamw
 
 
 class Convolution(nn.Module):
@@ -55,6 +55,8 @@ def build(size: str) -> Workload:
     # About the size of ogbn-arxiv.
     if size == REAL:
         nodes, edges, inputs, width, classes, layers = 169343, 1166243, 128, 256, 40, 8
+    elif size == CPU:
+        nodes, edges, inputs, width, classes, layers = 8000, 48000, 128, 128, 40, 8
     else:
         nodes, edges, inputs, width, classes, layers = 50, 200, 8, 16, 4, 3
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ._transformer import Block, Embedding
-from ._workload import REAL, Workload, predict_tokens, token_batch
+from ._workload import CPU, REAL, Workload, predict_tokens, token_batch
 
 
 class GPT2(nn.Module):
@@ -31,11 +31,13 @@ class GPT2(nn.Module):
 def build(size: str) -> Workload:
     if size == REAL:
         symbols, time, width, heads, layers, batch = 50257, 1024, 1600, 25, 48, 8
+    elif size == CPU:
+        symbols, time, width, heads, layers, batch = 2048, 128, 256, 4, 8, 4
     else:
         symbols, time, width, heads, layers, batch = 64, 32, 32, 4, 2, 4
     return Workload(
         GPT2(symbols, time, width, heads, layers),
         token_batch(batch, time, symbols),
         predict_tokens,
-        dtype=torch.bfloat16,
+        dtype=None if size == CPU else torch.bfloat16,
     )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ._transformer import Block, Embedding
-from ._workload import REAL, Workload, predict_tokens, token_batch
+from ._workload import CPU, REAL, Workload, predict_tokens, token_batch
 
 
 class Experts(nn.Module):
@@ -88,6 +88,9 @@ def build(size: str) -> Workload:
     if size == REAL:
         symbols, time, width, heads, layers, experts = 32000, 1024, 768, 12, 12, 16
         batch = 16
+    elif size == CPU:
+        symbols, time, width, heads, layers, experts = 2048, 128, 192, 4, 6, 4
+        batch = 4
     else:
         symbols, time, width, heads, layers, experts = 64, 16, 32, 4, 2, 4
         batch = 4
@@ -95,5 +98,5 @@ def build(size: str) -> Workload:
         MixtureOfExperts(symbols, time, width, heads, layers, experts),
         token_batch(batch, time, symbols),
         predict_tokens,
-        dtype=torch.bfloat16,
+        dtype=None if size == CPU else torch.bfloat16,
     )

@@ -1,18 +1,31 @@
-"""Binary TreeLSTM (Tai et al., 2015) over complete binary trees, node by node."""
+"""Binary TreeLSTM (Tai et al., 2015), node by node over the tree it is given."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._workload import REAL, Batch, Workload, adamw
+from ._workload import CPU, REAL, Batch, Workload, adamw
 
 State = tuple[torch.Tensor, torch.Tensor]
 
 
+def _half(leaves: int) -> int:
+    return leaves // 2
+
+
 class TreeLSTM(nn.Module):
-    """Classifies the root; the leaves are symbols in heap order."""
+    """Classifies the root.
+
+    ``share`` says how many of the leaves are on a node's left, and so gives the tree
+    its shape. A subtree of up to ``segment`` leaves is one call of ``subtree``, the
+    unit of checkpointing here.
+    """
+
+    segment = 0
 
     def __init__(self, symbols: int, width: int, classes: int) -> None:
         super().__init__()
@@ -29,24 +42,46 @@ class TreeLSTM(nn.Module):
         cell = cell + torch.sigmoid(f_right) * right[1]
         return torch.sigmoid(o) * torch.tanh(cell), cell
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        level: list[State] = []
-        for symbol in self.symbols(ids).unbind(1):
-            hidden, cell = self.leaf(symbol).chunk(2, 1)
-            level.append((torch.tanh(hidden), cell))
-        while len(level) > 1:
-            level = [self._combine(a, b) for a, b in zip(level[::2], level[1::2])]
-        return self.head(level[0][0])
+    def subtree(
+        self, symbols: tuple[torch.Tensor, ...], share: Callable[[int], int]
+    ) -> State:
+        """Return the state of the root over ``symbols``."""
+        return self._tree(symbols, share, 0)
+
+    def _tree(
+        self,
+        symbols: tuple[torch.Tensor, ...],
+        share: Callable[[int], int],
+        segment: int,
+    ) -> State:
+        if len(symbols) == 1:
+            hidden, cell = self.leaf(symbols[0]).chunk(2, 1)
+            return torch.tanh(hidden), cell
+        if len(symbols) <= segment:
+            return self.subtree(symbols, share)
+        left = share(len(symbols))
+        return self._combine(
+            self._tree(symbols[:left], share, segment),
+            self._tree(symbols[left:], share, segment),
+        )
+
+    def forward(
+        self, ids: torch.Tensor, share: Callable[[int], int] = _half
+    ) -> torch.Tensor:
+        symbols = self.symbols(ids).unbind(1)
+        return self.head(self._tree(symbols, share, self.segment)[0])
 
 
 def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:
-    ids, classes = batch
-    return F.cross_entropy(module(ids), classes)
+    *inputs, classes = batch
+    return F.cross_entropy(module(*inputs), classes)
 
 
 def build(size: str) -> Workload:
     if size == REAL:
         symbols, width, leaves, batch = 20000, 1024, 64, 1024
+    elif size == CPU:
+        symbols, width, leaves, batch = 2048, 256, 64, 64
     else:
         symbols, width, leaves, batch = 64, 16, 8, 4
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._workload import REAL, Batch, Workload, sgd
+from ._workload import CPU, REAL, Batch, Workload, sgd
 
 
 def _double(inputs: int, outputs: int) -> nn.Sequential:
@@ -55,6 +55,8 @@ def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:
 def build(size: str) -> Workload:
     if size == REAL:
         channels, depth, classes, batch, side = 64, 4, 21, 16, 512
+    elif size == CPU:
+        channels, depth, classes, batch, side = 16, 3, 3, 8, 96
     else:
         channels, depth, classes, batch, side = 8, 2, 3, 2, 32
 
@@ -63,4 +65,5 @@ def build(size: str) -> Workload:
         return images, torch.randint(classes, (batch, side, side))
 
     model = UNet(channels, depth, classes)
-    return Workload(model, make_batch, _loss, sgd, torch.bfloat16)
+    dtype = None if size == CPU else torch.bfloat16
+    return Workload(model, make_batch, _loss, sgd, dtype)

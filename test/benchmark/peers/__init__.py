@@ -1,0 +1,1 @@
+"""The benchmark against what users would pick instead: see ``peers.sh``."""
