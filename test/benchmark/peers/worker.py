@@ -24,7 +24,6 @@ from . import scenarios
 from .methods import Method
 from .training import PeerTraining
 
-
 COMMANDS = ("step", "counted", "records")
 
 
