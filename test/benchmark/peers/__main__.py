@@ -132,6 +132,7 @@ def quick(
         lambda labels: [Method.parse(name) for name in names],
         Timing(warm_up=2, rounds=2),
         say=lambda text: None,
+        attempts=1,
     )
     report(folder)
 

@@ -48,7 +48,10 @@ def plain_profile(problem: Problem, steps: int = 3) -> PlainProfile:
 class BudgetFinder:
     """Finds budgets for one problem, each from what the ones before showed."""
 
-    def __init__(self, problem: Problem, plain: PlainProfile) -> None:
+    def __init__(
+        self, problem: Problem, plain: PlainProfile, attempts: int = ATTEMPTS
+    ) -> None:
+        self._attempts = attempts
         self._problem = problem
         self._plain = plain
         self._unmanaged = 0  # bytes of a peak that the budget does not count
@@ -65,7 +68,7 @@ class BudgetFinder:
         if self._problem.device != "cpu":
             return budget, None  # bytes reserved are never less than bytes allocated
         best = None
-        for _ in range(ATTEMPTS):
+        for _ in range(self._attempts):
             with Run(self._problem, method, budget) as run:
                 for _ in range(STEPS):
                     run.step()

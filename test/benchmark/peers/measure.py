@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .budgets import BudgetFinder, PlainProfile, plain_profile
+from .budgets import ATTEMPTS, BudgetFinder, PlainProfile, plain_profile
 from .methods import Method
 from .runs import Problem, Run, RunFailedError, Timing, step_in_turn
 from .scenarios import SCENARIOS
@@ -25,12 +25,14 @@ def measure_model(
     *,
     say: Say,
     group: int = GROUP,
+    attempts: int = ATTEMPTS,
 ) -> None:
     """Measure the methods that have no point yet.
 
     Args:
         choose_methods: takes the labels of the model's segments.
         say: takes a line about what is being done.
+        attempts: runs to find a budget with.
     """
     model = problem.model
     there = store.plain(model)
@@ -40,7 +42,7 @@ def measure_model(
         store.set_plain(model, problem.size, dataclasses.asdict(plain))
     else:
         plain = PlainProfile(**there)
-    finder = BudgetFinder(problem, plain)
+    finder = BudgetFinder(problem, plain, attempts)
     missing = store.missing(model, list(choose_methods(plain.labels)))
     for start in range(0, len(missing), group):
         methods = missing[start : start + group]
