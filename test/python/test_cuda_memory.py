@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 import torch.cuda.remat as remat
 from torch import nn
-from torch.cuda.remat import _devices, _testing
+from torch.cuda.remat import _testing
 
 import models
 import runs
@@ -147,21 +149,61 @@ def test_percentage_is_of_the_device():
     assert remat.stats("cuda").budget_bytes == total // 2
 
 
-def _run(code: str) -> subprocess.CompletedProcess[str]:
+def _run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],
         text=True,
         capture_output=True,
         timeout=300,
+        env={**os.environ, **variables},
     )
 
 
-def test_other_allocators_are_refused(monkeypatch):
-    # The emulated device cannot run with one itself.
-    monkeypatch.setattr(_devices._C, "can_limit", lambda index: False)
-    with pytest.raises(NotImplementedError, match="cannot manage cuda:0.*Async"):
-        remat.enable("1GiB", device="cuda")
-    assert not remat.is_enabled()
+# What follows in a process whose allocator is another: the refusal says which ones are
+# meant, leaves nothing on, and the CPU is not concerned.
+REFUSED = """
+import torch
+remat = torch.cuda.remat
+for device in (None, "cuda", 0):
+    try:
+        remat.enable("1GiB", device=device)
+    except NotImplementedError as error:
+        assert "cannot manage cuda:0" in str(error), error
+        assert "cudaMallocAsync" in str(error), error
+        assert "change_current_allocator" in str(error), error
+    else:
+        raise AssertionError("not refused")
+assert not remat.is_enabled()
+remat.enable("1GiB", device="cpu")
+x = torch.randn(64, 64).tanh()
+assert remat.stats("cpu").ops_captured > 0
+"""
+
+
+def test_async_allocator_is_refused():
+    assert_backend = 'assert torch.cuda.get_allocator_backend() == "cudaMallocAsync"'
+    done = _run(
+        REFUSED + assert_backend, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_pluggable_allocators_are_refused(tmp_path: pathlib.Path):
+    source, library = tmp_path / "own.c", tmp_path / "own.so"
+    source.write_text("""
+#include <stddef.h>
+void* own_malloc(size_t size, int device, void* stream) { return NULL; }
+void own_free(void* address, size_t size, int device, void* stream) {}
+""")
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    done = _run(f"""
+import torch
+torch.cuda.memory.change_current_allocator(
+    torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "own_malloc", "own_free")
+)
+{REFUSED}
+""")
+    assert done.returncode == 0, done.stderr
 
 
 def test_device_that_is_not_there():
