@@ -35,12 +35,25 @@ def test_it_says_what_it_is():
 
 
 def test_running_out_of_memory_is_torchs_own_error():
-    total = torch.cuda.mem_get_info()[1]
+    free, total = torch.cuda.mem_get_info()
+    assert free < total  # of which the context takes a part
     half = torch.empty(total // 2, dtype=torch.uint8, device="cuda")
     with pytest.raises(torch.OutOfMemoryError, match="this process has .* in use"):
-        torch.empty(total // 2 + 1, dtype=torch.uint8, device="cuda")
+        torch.empty(total // 2, dtype=torch.uint8, device="cuda")
     del half
-    torch.empty(total // 2 + 1, dtype=torch.uint8, device="cuda")
+    torch.empty(total // 2, dtype=torch.uint8, device="cuda")
+
+
+def test_pinned_memory_is_not_reused_while_a_copy_reads_it():
+    host = torch.ones(1000).pin_memory()
+    address = host.data_ptr()
+    copy = torch.empty(1000, device="cuda")
+    copy.copy_(host, non_blocking=True)
+    del host
+    other = torch.empty(1000, pin_memory=True)
+    assert other.data_ptr() != address
+    torch.cuda.synchronize()
+    assert torch.empty(1000, pin_memory=True).data_ptr() == address
 
 
 def test_failures_on_demand():

@@ -4,6 +4,7 @@
 #include "EmulatedCuda.h"
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/CachingHostAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -143,6 +144,12 @@ at::Tensor& copy(
     const at::Tensor& host = self.is_cuda() ? source : self;
     if (!non_blocking || !host.is_pinned()) {
       stream.synchronize();
+    } else {
+      // Not given out again before the copy is done.
+      at::cuda::CachingHostAllocator_recordEvent(
+          const_cast<void*>(host.const_data_ptr()),
+          host.storage().data_ptr().get_context(),
+          stream);
     }
   }
   return self;

@@ -115,7 +115,7 @@ cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* prop, int device) {
   *prop = cudaDeviceProp{};
   std::snprintf(prop->name, sizeof prop->name, "%s (emulated)", gpu.product);
   prop->uuid.bytes[15] = static_cast<char>(device);
-  prop->totalGlobalMem = settings().capacity;
+  prop->totalGlobalMem = settings().total_memory();
   prop->sharedMemPerBlock = 48 << 10;
   prop->sharedMemPerBlockOptin = 227 << 10;
   prop->sharedMemPerMultiprocessor = 228 << 10;

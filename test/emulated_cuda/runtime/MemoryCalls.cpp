@@ -207,8 +207,8 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   if (settings().devices == 0) {
     return fail(cudaErrorNoDevice);
   }
-  *total = settings().capacity;
-  *free = *total - machine.memory.allocated(this_thread().device);
+  *total = settings().total_memory();
+  *free = settings().capacity - machine.memory.allocated(this_thread().device);
   return cudaSuccess;
 }
 

@@ -24,11 +24,16 @@ enum class Races { Error, Warn, Ignore };
 struct Settings {
   EmulatedGpu gpu;
   int devices;
-  size_t capacity;
+  size_t capacity; // of each device, for allocations
   bool timing;
   Races races;
   int event_lag;
   double launch_ns;
+
+  // The context takes some: no program can have all of it.
+  size_t total_memory() const {
+    return capacity + (size_t{2} << 20);
+  }
 };
 
 const Settings& settings();
