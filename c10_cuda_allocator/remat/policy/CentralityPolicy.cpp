@@ -19,7 +19,7 @@ constexpr size_t kFewestBetweenRecomputes = 64;
 } // namespace
 
 double CentralityPolicy::weight(const OpGraph& graph, VersionId id) const {
-  return std::pow(base_.weight(graph, id), kDamping) *
+  return std::pow(DtrPolicy::weight(graph, id), kDamping) *
       (1 + kGain * centrality_(graph, id));
 }
 
@@ -27,45 +27,19 @@ bool CentralityPolicy::is_locked(const OpGraph& graph, VersionId id) const {
   return centrality_(graph, id) >= lowest_locked_;
 }
 
-bool CentralityPolicy::keeps(
-    const OpGraph& graph,
-    VersionId id,
-    bool was_replayed) const {
-  return base_.keeps(graph, id, was_replayed);
-}
-
 void CentralityPolicy::drain_lowered(
     const OpGraph& graph,
     std::vector<VersionId>& lowered) {
-  base_.drain_lowered(graph, lowered);
+  DtrPolicy::drain_lowered(graph, lowered);
   lowered.insert(lowered.end(), lowered_.begin(), lowered_.end());
   lowered_.clear();
 }
 
 void CentralityPolicy::on_captured(const OpGraph& graph, OpId op) {
-  base_.on_captured(graph, op);
+  DtrPolicy::on_captured(graph, op);
   if (++captured_ >= recompute_at_ && is_limited_) {
     recompute(graph);
   }
-}
-
-void CentralityPolicy::on_evicted(const OpGraph& graph, VersionId id) {
-  base_.on_evicted(graph, id);
-}
-
-void CentralityPolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
-  base_.on_rematerialized(graph, id);
-}
-
-void CentralityPolicy::on_op_forgotten(
-    const OpGraph& graph,
-    OpId op,
-    const OpRecord& record) {
-  base_.on_op_forgotten(graph, op, record);
-}
-
-void CentralityPolicy::on_output_forgotten(const OpGraph& graph, OpId op) {
-  base_.on_output_forgotten(graph, op);
 }
 
 void CentralityPolicy::on_residual(Bytes residual, Bytes budget) {

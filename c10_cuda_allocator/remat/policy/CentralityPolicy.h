@@ -2,7 +2,6 @@
 
 #include "Centrality.h"
 #include "DtrPolicy.h"
-#include "EvictionPolicy.h"
 
 #include <limits>
 #include <vector>
@@ -24,7 +23,7 @@ namespace c10::remat {
 // Centrality is computed again whenever half as many records were captured as
 // there were, so its cost per record is constant; never while the budget is
 // unlimited.
-class REMAT_API CentralityPolicy final : public EvictionPolicy {
+class REMAT_API CentralityPolicy final : public DtrPolicy {
  public:
   static constexpr double kGain = 0.3;
   static constexpr double kDamping = 1.7;
@@ -34,8 +33,6 @@ class REMAT_API CentralityPolicy final : public EvictionPolicy {
     return "centrality";
   }
   double weight(const OpGraph& graph, VersionId id) const override;
-  bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
-      const override;
   bool is_locked(const OpGraph& graph, VersionId id) const override;
   uint64_t lock_epoch() const override {
     return lock_epoch_;
@@ -44,11 +41,6 @@ class REMAT_API CentralityPolicy final : public EvictionPolicy {
       override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
-  void on_evicted(const OpGraph& graph, VersionId id) override;
-  void on_rematerialized(const OpGraph& graph, VersionId id) override;
-  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
-      override;
-  void on_output_forgotten(const OpGraph& graph, OpId op) override;
   void on_residual(Bytes residual, Bytes budget) override;
 
  private:
@@ -60,7 +52,6 @@ class REMAT_API CentralityPolicy final : public EvictionPolicy {
   void recompute(const OpGraph& graph);
   void set_locks();
 
-  DtrPolicy base_;
   Centrality centrality_;
   size_t captured_ = 0; // since the last recompute
   size_t recompute_at_ = 64;

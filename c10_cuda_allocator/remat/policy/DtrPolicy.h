@@ -1,7 +1,6 @@
 #pragma once
 
-#include "EvictionPolicy.h"
-#include "NeighborhoodCache.h"
+#include "NeighborhoodPolicy.h"
 
 namespace c10::remat {
 
@@ -10,26 +9,20 @@ namespace c10::remat {
 // Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021
 // (arXiv 2006.09616), h_DTR, section 4.1, over e* as defined there. It differs
 // in that an op record with several absent outputs counts once.
-class REMAT_API DtrPolicy final : public EvictionPolicy {
+class REMAT_API DtrPolicy : public NeighborhoodPolicy {
  public:
+  DtrPolicy() : NeighborhoodPolicy(Neighborhood::Side::Both) {}
+
   const char* name() const override {
     return "dtr";
   }
-  double weight(const OpGraph& graph, VersionId id) const override;
+  double weight(const OpGraph& graph, VersionId id) const override {
+    return cost_per_byte(graph, id);
+  }
   bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
-      const override;
-  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
-      override;
-
-  void on_captured(const OpGraph& graph, OpId op) override;
-  void on_evicted(const OpGraph& graph, VersionId id) override;
-  void on_rematerialized(const OpGraph& graph, VersionId id) override;
-  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
-      override;
-  void on_output_forgotten(const OpGraph& graph, OpId op) override;
-
- private:
-  NeighborhoodCache neighborhoods_{Neighborhood::Side::Both};
+      const override {
+    return was_replayed && has_absent_reader(graph, id);
+  }
 };
 
 } // namespace c10::remat

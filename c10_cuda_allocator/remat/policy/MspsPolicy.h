@@ -1,7 +1,6 @@
 #pragma once
 
-#include "EvictionPolicy.h"
-#include "NeighborhoodCache.h"
+#include "NeighborhoodPolicy.h"
 
 namespace c10::remat {
 
@@ -11,27 +10,19 @@ namespace c10::remat {
 // Source: Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep
 // Learning", ASPLOS 2020, section 4.4; as h_MSPS in Kirisame et al. (arXiv
 // 2006.09616), section 4.1, which leaves out Capuchin's measured trace.
-class REMAT_API MspsPolicy final : public EvictionPolicy {
+class REMAT_API MspsPolicy final : public NeighborhoodPolicy {
  public:
+  MspsPolicy() : NeighborhoodPolicy(Neighborhood::Side::Ancestors) {}
+
   const char* name() const override {
     return "msps";
   }
-  double weight(const OpGraph& graph, VersionId id) const override;
+  double weight(const OpGraph& graph, VersionId id) const override {
+    return cost_per_byte(graph, id);
+  }
   bool uses_staleness() const override {
     return false;
   }
-  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
-      override;
-
-  void on_captured(const OpGraph& graph, OpId op) override;
-  void on_evicted(const OpGraph& graph, VersionId id) override;
-  void on_rematerialized(const OpGraph& graph, VersionId id) override;
-  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
-      override;
-  void on_output_forgotten(const OpGraph& graph, OpId op) override;
-
- private:
-  NeighborhoodCache neighborhoods_{Neighborhood::Side::Ancestors};
 };
 
 } // namespace c10::remat
