@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <c10/remat/DeviceMemory.h>
 #include <c10/remat/Engine.h>
+#include <c10/remat/sim/BackgroundPlanner.h>
 
 #include <atomic>
 #include <memory>
@@ -13,7 +14,8 @@
 
 namespace at::remat {
 
-// A device with an engine: how full it is, and what its allocator asks for.
+// A device with an engine: how full it is, what its allocator asks for, and who
+// makes plans for it.
 class ManagedDevice final : public c10::remat::DevicePort,
                             public c10::remat::PressureHandler {
  public:
@@ -30,6 +32,9 @@ class ManagedDevice final : public c10::remat::DevicePort,
   }
   Engine& engine() {
     return engine_;
+  }
+  c10::remat::BackgroundPlanner& planner() {
+    return planner_;
   }
   OpTimer& timer() {
     return timer_;
@@ -66,7 +71,8 @@ class ManagedDevice final : public c10::remat::DevicePort,
   c10::remat::DeviceMemory* const cuda_; // null: the CPU
   OpTimer timer_;
   std::atomic<bool> is_active_{false};
-  Engine engine_; // last: it is told of this as its DevicePort
+  Engine engine_; // it is told of this as its DevicePort
+  c10::remat::BackgroundPlanner planner_; // last: ends before the engine
 };
 
 } // namespace at::remat

@@ -15,6 +15,7 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 namespace at::remat {
@@ -56,24 +57,33 @@ void storage_died(void* context) {
   handle->engine->storage_died(handle->version);
 }
 
-template <class Function>
-void for_each_engine(Function&& function) {
-  RematMode::get().for_each_device(
-      [&](ManagedDevice& device) { function(device.engine()); });
-}
-
 void before_fork() {
-  for_each_engine([](Engine& engine) { engine.lock_for_fork(); });
+  RematMode::get().for_each_device([](ManagedDevice& device) {
+    device.engine().lock_for_fork();
+    device.planner().lock_for_fork();
+  });
 }
 
 void after_fork_in_parent() {
-  for_each_engine([](Engine& engine) { engine.unlock_in_parent(); });
+  RematMode::get().for_each_device([](ManagedDevice& device) {
+    device.planner().unlock_in_parent();
+    device.engine().unlock_in_parent();
+  });
 }
 
 void after_fork_in_child() {
   // CUDA does not work in a forked child, whose limits therefore do not matter.
   c10::remat::set_cpu_memory_limit(0, nullptr);
-  for_each_engine([](Engine& engine) { engine.reset_in_child(); });
+  RematMode::get().for_each_device([](ManagedDevice& device) {
+    device.planner().reset_in_child();
+    device.engine().reset_in_child();
+  });
+}
+
+// No thread of ours runs while what is static is destroyed.
+void at_exit() {
+  RematMode::get().for_each_device(
+      [](ManagedDevice& device) { device.planner().stop(); });
 }
 
 } // namespace
@@ -128,7 +138,9 @@ void RematMode::enable(
   if (managed == nullptr) {
     static const int at_fork = pthread_atfork(
         &before_fork, &after_fork_in_parent, &after_fork_in_child);
+    static const int at_exit_too = std::atexit(&at_exit);
     (void)at_fork;
+    (void)at_exit_too;
     // Never destroyed, as this is not.
     managed = new ManagedDevice(device, config, storage_port_, replayer_);
     devices_[slot].store(managed, std::memory_order_release);
@@ -146,6 +158,8 @@ void RematMode::enable(
     ++active_devices_;
   }
   managed->limit(config.budget);
+  managed->planner().start(
+      managed->engine().plan_exchange(), config.planner_share);
 }
 
 void RematMode::disable(c10::Device device) {
@@ -155,6 +169,7 @@ void RematMode::disable(c10::Device device) {
     return;
   }
   Engine& engine = managed->engine();
+  managed->planner().stop();
   // Nothing is evicted from here on; and once all is resident, threads whose
   // ops are no longer captured read what they should.
   managed->unlimit();

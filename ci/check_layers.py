@@ -40,7 +40,7 @@ class Layer:
 # Files directly in remat/ that every layer may use: plain types and ports.
 _BASE = tuple(
     f"c10_cuda_allocator/remat/{name}"
-    for name in ("Ids.h", "Export.h", "Errors.h", "Config.h", "Stats.h")
+    for name in ("Ids.h", "Export.h", "Errors.h", "Config.h", "Stats.h", "TraceEvent.h")
 )
 _CORE = "c10_cuda_allocator/remat/"
 # What evicting and replaying, which do not know each other, both work on.

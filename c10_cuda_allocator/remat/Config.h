@@ -17,6 +17,9 @@ struct Config {
   // below it.
   double headroom = 0.0;
   std::string policy;
+  // Of one core, for making plans while the program runs; 0: none are made. For
+  // whoever owns the engine: see BackgroundPlanner.
+  double planner_share = 0.1;
   // Evict everything evictable after each op, whatever the budget.
   bool chaos = false;
   // Records that keep a version alive through more than this many

@@ -179,6 +179,7 @@ VersionId Engine::replace_written(VersionId old) {
   to.escaped = from.escaped;
   to.user_pins = from.user_pins;
   to.resident = true;
+  state_.resident += from.resident ? 0 : to.size;
   from.owned = false;
   from.resident = false;
   from.user_pins = 0;
@@ -193,6 +194,7 @@ VersionId Engine::replace_written(VersionId old) {
   if (snapshot != snapshots_.end()) {
     state_.storage.adopt(from, std::move(snapshot->second));
     from.resident = true;
+    state_.resident += from.size;
     snapshots_.erase(snapshot);
   }
   return id;
@@ -241,6 +243,7 @@ VersionIds Engine::end_op(OpCapture&& capture) {
         graph.add_version(fresh.size, fresh.holder, state_.now);
     graph[id].owned = true;
     graph[id].resident = true;
+    state_.resident += fresh.size;
     graph[id].epoch = state_.epoch;
     state_.storage.set_version(fresh.holder, id);
     results.push_back(id);
@@ -301,6 +304,7 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     record.payload = std::move(capture.payload);
     op = graph.add_op(std::move(record));
     state_.policy->on_captured(graph, op);
+    state_.trace.set_log(state_.policy->program_log());
   } else {
     for (const VersionId id : capture.inputs) {
       state_.policy->on_read(graph, id);
@@ -385,7 +389,7 @@ Bytes Engine::relieve_request(const MemoryRequest& request) noexcept {
   if (state_.trace.is_on()) {
     state_.trace.pressure(request.shortage);
   }
-  state_.policy->on_residual(0, state_.config.budget);
+  state_.report_pressure();
   const Bytes freed = evictor_.evict_for(request);
   return freed > 0 ? freed : cutter_.release_held(request.size, garbage);
 }
@@ -400,7 +404,7 @@ Bytes Engine::relieve_pressure(Bytes wanted) noexcept {
   if (state_.trace.is_on()) {
     state_.trace.pressure(wanted);
   }
-  state_.policy->on_residual(0, budget);
+  state_.report_pressure();
   Bytes freed = evictor_.evict_bytes(wanted + headroom);
   if (freed < wanted) {
     freed += cutter_.release_held(wanted - freed, garbage);

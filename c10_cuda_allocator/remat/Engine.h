@@ -10,6 +10,7 @@
 #include "replay/Rematerializer.h"
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -147,6 +148,8 @@ class REMAT_API Engine {
   // Throws UsageError for an unknown policy, and then nothing has changed.
   void configure(const Config& config);
   Config config() const;
+  // The policy's; null if it follows no plans. See BackgroundPlanner.
+  std::shared_ptr<PlanExchange> plan_exchange() const;
   bool evict(VersionId id); // if it may be; for tests
   uint64_t evict_all();
   bool is_resident(VersionId id) const;

@@ -97,6 +97,11 @@ Counters Engine::counters() const {
   return state_.counters;
 }
 
+std::shared_ptr<PlanExchange> Engine::plan_exchange() const {
+  const Lock lock(state_.mutex);
+  return state_.policy->plan_exchange();
+}
+
 CostNs Engine::recompute_cost() const {
   const Lock lock(state_.mutex);
   return state_.counters.recompute_ns;
@@ -175,6 +180,11 @@ void Engine::stop_trace() {
 void Engine::check_invariants() const {
   const Lock lock(state_.mutex);
   state_.graph.check_invariants();
+  Bytes resident = 0;
+  state_.graph.for_each_version([&](VersionId id) {
+    resident += state_.graph[id].resident ? state_.graph[id].size : 0;
+  });
+  REMAT_ASSERT(resident == state_.resident);
   state_.index->check_invariants();
 }
 

@@ -6,6 +6,7 @@
 namespace c10::remat {
 
 void EngineState::change_policy(std::unique_ptr<EvictionPolicy> new_policy) {
+  trace.set_log(nullptr);
   policy = std::move(new_policy);
   index = std::make_unique<VictimIndex>(graph, *policy);
   std::vector<OpId> ops;
@@ -28,6 +29,7 @@ void EngineState::release_bytes(VersionId id) noexcept {
   StorageVersion& version = graph[id];
   storage.release(version);
   version.resident = false;
+  resident -= version.size;
   version.kept = false;
 }
 
@@ -71,6 +73,7 @@ void EngineState::rematerialized(VersionId id, std::unique_ptr<Buffer> buffer) {
   StorageVersion& version = graph[id];
   storage.adopt(version, std::move(buffer));
   version.resident = true;
+  resident += version.size;
   version.last_access = now;
   if (version.owned) {
     policy->on_rematerialized(graph, id);
@@ -106,6 +109,15 @@ void EngineState::report_residual() {
           : usage < config.budget         ? config.budget - usage
                                           : 0,
       config.budget);
+}
+
+void EngineState::report_pressure() {
+  policy->on_residual(0, config.budget);
+  if (config.budget != Config::kUnlimited) {
+    const Bytes usage = device.usage();
+    policy->on_pressure(
+        resident + (usage < config.budget ? config.budget - usage : 0));
+  }
 }
 
 void EngineState::let_go(VersionId id, Garbage& garbage) noexcept {

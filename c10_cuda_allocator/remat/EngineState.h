@@ -31,6 +31,7 @@ struct EngineState {
         index(std::make_unique<VictimIndex>(graph, *this->policy)) {}
 
   // The new policy is told of what there is, in the order in which it came.
+  // The trace's log is the policy's, and no more.
   void change_policy(std::unique_ptr<EvictionPolicy> new_policy);
 
   // The version, resident and unpinned, has lost its last owner and reader or
@@ -60,8 +61,9 @@ struct EngineState {
 
   void make_leaf(VersionId id, Garbage& garbage);
 
-  // Tells the policy how much of the budget is free.
+  // Tells the policy how much of the budget is free, and that it is short.
   void report_residual();
+  void report_pressure();
 
   std::mutex mutex;
   Config config;
@@ -74,6 +76,7 @@ struct EngineState {
   CostTable costs;
   Counters counters;
   TraceRecorder trace;
+  Bytes resident = 0; // of all versions
   Ticks now = 0;
   uint64_t epoch = 0; // parameter updates so far
   // Replays under way. History that they may be using is not cut.

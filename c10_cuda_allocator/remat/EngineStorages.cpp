@@ -44,6 +44,7 @@ VersionId Engine::add_leaf(Bytes size, void* holder) {
   const VersionId id = state_.graph.add_version(size, holder, state_.now);
   state_.graph[id].owned = true;
   state_.graph[id].resident = true;
+  state_.resident += size;
   state_.storage.set_version(holder, id);
   if (state_.trace.is_on()) {
     state_.trace.version(state_.graph, id);

@@ -8,14 +8,18 @@
 
 namespace c10::remat {
 
+using Kind = TraceEvent::Kind;
+
 void TraceRecorder::start(const std::string& path, const OpGraph& graph) {
-  if (is_on()) {
+  if (writer_ != nullptr) {
     throw UsageError(
         "cannot write a trace to \"" + path +
         "\": another is being written; stop it first");
   }
   writer_ = std::make_unique<TraceWriter>(path);
+  ProgramLog* const log = std::exchange(log_, nullptr); // knows all this
   write_graph(graph);
+  log_ = log;
 }
 
 void TraceRecorder::stop() {
@@ -83,8 +87,34 @@ void TraceRecorder::write_graph(const OpGraph& graph) {
   });
 }
 
+void TraceRecorder::mention(const OpGraph& graph, VersionId id) {
+  if (log_ != nullptr) {
+    log_->mention(graph, id);
+  }
+}
+
+void TraceRecorder::tell(const TraceEvent& event) {
+  if (writer_ != nullptr) {
+    writer_->write(event);
+  }
+  if (log_ != nullptr) {
+    log_->add(event);
+  }
+}
+
+void TraceRecorder::tell(TraceEvent::Kind kind, uint64_t id) {
+  TraceEvent event;
+  event.kind = kind;
+  event.id = id;
+  tell(event);
+}
+
 void TraceRecorder::version(const OpGraph& graph, VersionId id) {
-  writer_->version(graph[id].created, graph[id].size);
+  TraceEvent event;
+  event.kind = Kind::Version;
+  event.id = graph[id].created;
+  event.size = graph[id].size;
+  tell(event);
 }
 
 void TraceRecorder::op(const OpGraph& graph, OpId id) {
@@ -95,6 +125,7 @@ void TraceRecorder::op(const OpGraph& graph, OpId id) {
   event.name = record.name;
   event.cost = record.cost;
   for (const VersionId input : record.inputs) {
+    mention(graph, input);
     event.inputs.push_back(graph[input].created);
   }
   for (const VersionId output : record.outputs) {
@@ -106,7 +137,7 @@ void TraceRecorder::op(const OpGraph& graph, OpId id) {
     event.overwrites.push_back(
         {event.inputs[overwrite.input], event.outputs[overwrite.output].id});
   }
-  writer_->op(event);
+  tell(event);
 }
 
 // What a storage held before ends with the op if that reads it, else before
@@ -145,40 +176,43 @@ void TraceRecorder::unrecorded_op(const OpGraph& graph, const Captured& did) {
   event.name = did.name;
   event.cost = did.cost;
   for (const VersionId input : *did.inputs) {
+    mention(graph, input);
     event.inputs.push_back(graph[input].created);
   }
-  writer_->op(event);
+  tell(event);
 }
 
 void TraceRecorder::access(const OpGraph& graph, VersionId id) {
-  writer_->access(graph[id].created);
+  mention(graph, id);
+  tell(Kind::Access, graph[id].created);
 }
 
 void TraceRecorder::leaf_write(
     const OpGraph& graph,
     VersionId id,
     bool is_parameter) {
-  if (is_parameter) {
-    writer_->parameter_write(graph[id].created);
-  } else {
-    writer_->leaf_write(graph[id].created);
-  }
+  mention(graph, id);
+  tell(
+      is_parameter ? Kind::ParameterWrite : Kind::LeafWrite, graph[id].created);
 }
 
 void TraceRecorder::death(const OpGraph& graph, VersionId id) {
-  writer_->death(graph[id].created);
+  tell(Kind::Death, graph[id].created);
 }
 
 void TraceRecorder::evict(const OpGraph& graph, VersionId id) {
-  writer_->evict(graph[id].created);
+  tell(Kind::Evict, graph[id].created);
 }
 
 void TraceRecorder::replay(const OpRecord& record) {
-  writer_->replay(record.sequence);
+  tell(Kind::Replay, record.sequence);
 }
 
 void TraceRecorder::pressure(Bytes wanted) {
-  writer_->pressure(wanted);
+  TraceEvent event;
+  event.kind = Kind::Pressure;
+  event.size = wanted;
+  tell(event);
 }
 
 } // namespace c10::remat

@@ -3,29 +3,36 @@
 #include "Ids.h"
 #include "Trace.h"
 #include "graph/OpGraph.h"
+#include "policy/ProgramLog.h"
 
 #include <memory>
 #include <string>
 
 namespace c10::remat {
 
-// Tells a TraceWriter, while there is one, what happens to the graph of one
-// engine. Guarded by the engine's lock. A disk that is full disturbs nobody:
-// `stop` reports it.
+// Tells a TraceWriter and a ProgramLog, while there are any, what happens to
+// the graph of one engine. Guarded by the engine's lock. A disk that is full
+// disturbs nobody: `stop` reports it.
 class TraceRecorder {
  public:
   bool is_on() const {
-    return writer_ != nullptr;
+    return writer_ != nullptr || log_ != nullptr;
   }
 
   // Creates or overwrites `path` and writes what is in `graph`. Throws
-  // UsageError if it cannot, or if it is on already.
+  // UsageError if it cannot, or if a trace is being written.
   void start(const std::string& path, const OpGraph& graph);
-  // No effect while it is off. Throws UsageError if some of the trace could
-  // not be written; it is off then, too.
+  // No effect if none is. Throws UsageError if some of it could not be written;
+  // it ends then, too.
   void stop();
   // For the child of a fork: the file is the parent's.
   void abandon() noexcept;
+
+  // `log`, which outlives this or the next call, is told from now on; null:
+  // none is.
+  void set_log(ProgramLog* log) {
+    log_ = log;
+  }
 
   // Only while it is on. See TraceEvent for what they mean.
   void version(const OpGraph& graph, VersionId id);
@@ -50,8 +57,12 @@ class TraceRecorder {
  private:
   void write_graph(const OpGraph& graph);
   void unrecorded_op(const OpGraph& graph, const Captured& did);
+  void mention(const OpGraph& graph, VersionId id);
+  void tell(const TraceEvent& event);
+  void tell(TraceEvent::Kind kind, uint64_t id);
 
   std::unique_ptr<TraceWriter> writer_;
+  ProgramLog* log_ = nullptr; // the policy's
 };
 
 } // namespace c10::remat

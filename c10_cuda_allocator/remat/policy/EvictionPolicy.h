@@ -9,6 +9,9 @@
 
 namespace c10::remat {
 
+class PlanExchange;
+class ProgramLog;
+
 // How much the program would lose by evicting a version.
 //
 // The score of a version is `weight / staleness` (or `weight` alone where
@@ -89,6 +92,20 @@ class REMAT_API EvictionPolicy {
   virtual void on_output_forgotten(const OpGraph& /*graph*/, OpId /*op*/) {}
   // Bytes between usage and budget now; unlimited budgets report the maximum.
   virtual void on_residual(Bytes /*residual*/, Bytes /*budget*/) {}
+  // Memory is short: what is in the graph can have so many bytes now, the rest
+  // of the budget is in other use.
+  virtual void on_pressure(Bytes /*room*/) {}
+
+  // Where the engine writes down what the program does, if the policy wants to
+  // know that now. May change with each `on_captured`: the op is the first that
+  // goes to the new one.
+  virtual ProgramLog* program_log() {
+    return nullptr;
+  }
+  // Where plans are made for the policy, if it follows any.
+  virtual std::shared_ptr<PlanExchange> plan_exchange() {
+    return nullptr;
+  }
 };
 
 } // namespace c10::remat

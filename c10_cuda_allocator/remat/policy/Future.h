@@ -17,7 +17,9 @@ struct REMAT_API Future {
 
   struct Op {
     CostNs cost = 0;
-    uint64_t shape = 0; // of the op's name, inputs and sizes; to compare by
+    // Of this op and all before it: names, operands and sizes. Where two
+    // futures have the same they have done the same so far.
+    uint64_t fingerprint = 0;
     Ticks start = 0; // the costs of all before it
     uint32_t first_value = 0;
     uint32_t value_count = 0;
@@ -38,6 +40,10 @@ struct REMAT_API Future {
   }
   Ticks length() const {
     return ops.empty() ? 0 : ops.back().start + ops.back().cost;
+  }
+  // Of all of it.
+  uint64_t fingerprint() const {
+    return ops.empty() ? 0 : ops.back().fingerprint;
   }
 };
 

@@ -14,17 +14,21 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 } // namespace
 
 void FutureRecorder::captured(const OpGraph& graph, OpId op) {
+  if (has_given_up_) {
+    return;
+  }
   const OpRecord& record = graph[op];
   Future::Op seen;
+  seen.fingerprint = future_.fingerprint();
   seen.cost = record.cost;
   seen.start = future_.length();
   seen.first_value = static_cast<uint32_t>(future_.values.size());
   for (const char* c = record.name; *c != '\0'; ++c) {
-    seen.shape = mix(seen.shape, static_cast<unsigned char>(*c));
+    seen.fingerprint = mix(seen.fingerprint, static_cast<unsigned char>(*c));
   }
   for (const VersionId input : record.inputs) {
     const uint32_t value = value_of(graph, input);
-    seen.shape = mix(mix(seen.shape, value), graph[input].size);
+    seen.fingerprint = mix(mix(seen.fingerprint, value), graph[input].size);
     add_use(value);
   }
   for (const VersionId output : record.outputs) {
@@ -35,9 +39,11 @@ void FutureRecorder::captured(const OpGraph& graph, OpId op) {
       known_.resize(std::max<size_t>(output.index + 1, 2 * known_.size()));
     }
     known_[output.index] = {
-        graph[output].created, static_cast<uint32_t>(future_.values.size())};
+        graph[output].created,
+        static_cast<uint32_t>(future_.values.size()),
+        start_};
     future_.values.push_back({place(), graph[output].size, {}});
-    seen.shape = mix(seen.shape, graph[output].size);
+    seen.fingerprint = mix(seen.fingerprint, graph[output].size);
     ++seen.value_count;
   }
   future_.ops.push_back(seen);
@@ -55,9 +61,21 @@ void FutureRecorder::finish(const OpGraph& graph) {
   });
 }
 
+void FutureRecorder::restart() {
+  future_ = {};
+  ++start_;
+  has_given_up_ = false;
+}
+
+void FutureRecorder::give_up() {
+  restart();
+  has_given_up_ = true;
+}
+
 uint32_t FutureRecorder::value_of(const OpGraph& graph, VersionId id) const {
   return id.index < known_.size() &&
-          known_[id.index].created == graph[id].created
+          known_[id.index].created == graph[id].created &&
+          known_[id.index].start == start_
       ? known_[id.index].value
       : kUnknown;
 }

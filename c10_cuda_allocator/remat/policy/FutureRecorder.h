@@ -17,6 +17,11 @@ class REMAT_API FutureRecorder {
   // Read by an op that is not recorded, or outside any op.
   void read(const OpGraph& graph, VersionId id);
 
+  // Begins anew, with the next op.
+  void restart();
+  // Forgets all, and records no more until that.
+  void give_up();
+
   // The end: what storages still hold will be read some time later.
   void finish(const OpGraph& graph);
 
@@ -37,11 +42,14 @@ class REMAT_API FutureRecorder {
   struct Known {
     uint64_t created = 0; // slots are reused
     uint32_t value = kUnknown;
+    uint32_t start = 0;
   };
 
   void add_use(uint32_t value);
 
   Future future_;
+  bool has_given_up_ = false;
+  uint32_t start_ = 1; // number of the restart
   std::vector<Known> known_; // by VersionId::index
 };
 

@@ -15,8 +15,6 @@ constexpr size_t kMostReached = 256;
 double NextUsePolicy::weight(const OpGraph& graph, VersionId id) const {
   const uint32_t place = recorder_.place();
   const uint32_t need = next_need(graph, id);
-  const auto cost =
-      static_cast<double>(std::max<CostNs>(neighborhoods_.cost(graph, id), 1));
   const auto size = static_cast<double>(graph[id].size);
   // What is never needed is as good as infinitely far away.
   const auto distance = static_cast<double>(
@@ -26,7 +24,8 @@ double NextUsePolicy::weight(const OpGraph& graph, VersionId id) const {
   const uint32_t value = recorder_.value_of(graph, id);
   const double bias =
       value < tuning_->bias.size() ? tuning_->bias[value] : 0.0F;
-  const double logarithm = tuning_->cost * std::log(cost) -
+  const double logarithm =
+      tuning_->cost * std::log(static_cast<double>(cost(graph, id))) -
       tuning_->size * std::log(size) -
       tuning_->distance * std::log(std::max(distance, 1.0)) + bias;
   return std::exp(std::clamp(logarithm, -600.0, 600.0));
@@ -68,24 +67,35 @@ uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {
   return need;
 }
 
+void NextUsePolicy::restart(
+    std::shared_ptr<const Future> future,
+    std::shared_ptr<const Tuning> tuning) {
+  recorder_.restart();
+  expect(std::move(future), std::move(tuning));
+}
+
+void NextUsePolicy::expect(
+    std::shared_ptr<const Future> future,
+    std::shared_ptr<const Tuning> tuning) {
+  future_ = std::move(future);
+  tuning_ = std::move(tuning);
+  is_on_course_ = true;
+}
+
 void NextUsePolicy::on_captured(const OpGraph& graph, OpId op) {
   const uint32_t place = recorder_.place();
   recorder_.captured(graph, op);
   is_on_course_ = is_on_course_ && place < future_->ops.size() &&
-      recorder_.future().ops[place].shape == future_->ops[place].shape;
-  neighborhoods_.on_captured(graph, op);
+      recorder_.future().fingerprint() == future_->ops[place].fingerprint;
+  NeighborhoodPolicy::on_captured(graph, op);
 }
 
 void NextUsePolicy::on_read(const OpGraph& graph, VersionId id) {
   recorder_.read(graph, id);
 }
 
-void NextUsePolicy::on_evicted(const OpGraph& graph, VersionId id) {
-  neighborhoods_.on_evicted(graph, id);
-}
-
 void NextUsePolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
-  neighborhoods_.on_rematerialized(graph, id);
+  NeighborhoodPolicy::on_rematerialized(graph, id);
   const uint32_t value = recorder_.value_of(graph, id);
   if (returns_ != nullptr && value != FutureRecorder::kUnknown) {
     if (value >= returns_->size()) {
@@ -93,17 +103,6 @@ void NextUsePolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
     }
     ++(*returns_)[value];
   }
-}
-
-void NextUsePolicy::on_op_forgotten(
-    const OpGraph& graph,
-    OpId op,
-    const OpRecord& record) {
-  neighborhoods_.on_op_forgotten(graph, op, record);
-}
-
-void NextUsePolicy::on_output_forgotten(const OpGraph& graph, OpId op) {
-  neighborhoods_.on_output_forgotten(graph, op);
 }
 
 } // namespace c10::remat

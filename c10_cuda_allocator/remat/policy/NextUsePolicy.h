@@ -1,9 +1,9 @@
 #pragma once
 
-#include "EvictionPolicy.h"
 #include "Future.h"
 #include "FutureRecorder.h"
-#include "NeighborhoodCache.h"
+#include "NeighborhoodPolicy.h"
+#include "Tuning.h"
 
 #include <memory>
 
@@ -20,17 +20,8 @@ namespace c10::remat {
 //
 // The distance shrinks at the same pace for all versions, so that scores do not
 // keep their order; each choice looks at everything.
-class REMAT_API NextUsePolicy final : public EvictionPolicy {
+class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
  public:
-  struct Tuning {
-    double cost = 1;
-    double size = 1;
-    double distance = 1;
-    bool keeps = true; // intermediates
-    // By value: what is added to the logarithm of its score. Zero behind the
-    // end.
-    std::vector<float> bias;
-  };
   // By value: how often it came back.
   using Returns = std::vector<uint32_t>;
 
@@ -40,14 +31,23 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
       std::shared_ptr<const Future> future,
       std::shared_ptr<const Tuning> tuning,
       Returns* returns = nullptr)
-      : future_(std::move(future)),
+      : NeighborhoodPolicy(Neighborhood::Side::Ancestors),
+        future_(std::move(future)),
         tuning_(std::move(tuning)),
         returns_(returns) {}
 
-  // Has the program done what `future` says, as far as it got?
+  // Has the program done what the future says, as far as it got?
   bool is_on_course() const {
     return is_on_course_;
   }
+  // The next op is the first of `future`.
+  void restart(
+      std::shared_ptr<const Future> future,
+      std::shared_ptr<const Tuning> tuning);
+  // From now on `future`, which begins with what the program has done.
+  void expect(
+      std::shared_ptr<const Future> future,
+      std::shared_ptr<const Tuning> tuning);
   FutureRecorder& recorder() {
     return recorder_;
   }
@@ -64,11 +64,7 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_read(const OpGraph& graph, VersionId id) override;
-  void on_evicted(const OpGraph& graph, VersionId id) override;
   void on_rematerialized(const OpGraph& graph, VersionId id) override;
-  void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
-      override;
-  void on_output_forgotten(const OpGraph& graph, OpId op) override;
 
  private:
   // The place at which `id` is next needed.
@@ -79,7 +75,6 @@ class REMAT_API NextUsePolicy final : public EvictionPolicy {
   Returns* returns_;
   FutureRecorder recorder_;
   bool is_on_course_ = true;
-  NeighborhoodCache neighborhoods_{Neighborhood::Side::Ancestors};
   mutable std::vector<VersionId> reached_; // scratch
   mutable std::vector<uint32_t> marks_; // scratch, by VersionId::index
   mutable uint32_t mark_ = 0;

@@ -1,44 +1,60 @@
 #include "PlannedPolicy.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
 namespace c10::remat {
 
 namespace {
 
+// After so many logs in a row that were of no use, as many iterations are
+// passed over as there were.
+constexpr uint32_t kUselessLogs = 4;
+
+// A plan is made anew when costs have changed by this share of their sum.
+constexpr double kDrift = 0.001;
+
 // The best single choice for the published traces; see
 // docs/design/policies.md.
-NextUsePolicy::Tuning default_tuning() {
-  NextUsePolicy::Tuning tuning;
+Tuning default_tuning() {
+  Tuning tuning;
   tuning.cost = 0.7;
   tuning.distance = 0.7;
   return tuning;
 }
 
+// Both are the same but for their costs.
+bool has_drifted(const Future& from, const Future& to) {
+  CostNs difference = 0;
+  for (size_t i = 0; i < from.ops.size(); ++i) {
+    difference += std::abs(from.ops[i].cost - to.ops[i].cost);
+  }
+  return static_cast<double>(difference) >
+      kDrift * static_cast<double>(from.length());
+}
+
 } // namespace
 
 PlannedPolicy::PlannedPolicy()
-    : last_(std::make_shared<Future>()),
-      tuning_(std::make_shared<NextUsePolicy::Tuning>(default_tuning())),
-      iteration_(std::make_unique<NextUsePolicy>(last_, tuning_)) {}
+    : exchange_(std::make_shared<PlanExchange>()),
+      untuned_(std::make_shared<Tuning>(default_tuning())),
+      nothing_(std::make_shared<Future>()),
+      iteration_(nothing_, untuned_) {}
 
 double PlannedPolicy::weight(const OpGraph& graph, VersionId id) const {
-  return is_following() ? iteration_->weight(graph, id)
-                        : fallback_.weight(graph, id);
+  return is_following() ? iteration_.weight(graph, id)
+                        : DtrPolicy::weight(graph, id);
 }
 
 bool PlannedPolicy::keeps(const OpGraph& graph, VersionId id, bool was_replayed)
     const {
-  return is_following() ? iteration_->keeps(graph, id, was_replayed)
-                        : fallback_.keeps(graph, id, was_replayed);
-}
-
-void PlannedPolicy::drain_lowered(
-    const OpGraph& graph,
-    std::vector<VersionId>& lowered) {
-  fallback_.drain_lowered(graph, lowered);
+  return is_following() ? iteration_.keeps(graph, id, was_replayed)
+                        : DtrPolicy::keeps(graph, id, was_replayed);
 }
 
 void PlannedPolicy::on_captured(const OpGraph& graph, OpId op) {
-  fallback_.on_captured(graph, op);
+  DtrPolicy::on_captured(graph, op);
   for (const VersionId output : graph[op].outputs) {
     if (output && graph[output].epoch != epoch_) {
       epoch_ = graph[output].epoch;
@@ -46,46 +62,178 @@ void PlannedPolicy::on_captured(const OpGraph& graph, OpId op) {
       break;
     }
   }
-  const bool was_following = is_following();
-  iteration_->on_captured(graph, op);
-  changes_ += was_following != is_following();
+  const bool was_on_course = iteration_.is_on_course();
+  iteration_.on_captured(graph, op);
+  if (was_on_course && !iteration_.is_on_course()) {
+    ++changes_;
+    change_course();
+  }
+  const uint32_t place = iteration_.recorder().place();
+  if (place == kShortest && is_logging_) {
+    log_.add_leaves(graph);
+  } else if (place == kLongest) {
+    iteration_.recorder().give_up();
+    is_logging_ = false;
+    log_.clear();
+  }
 }
 
 void PlannedPolicy::begin_iteration(const OpGraph& graph) {
-  FutureRecorder& recorder = iteration_->recorder();
-  if (recorder.place() >= kShortest) {
-    recorder.finish(graph);
-    last_ = std::make_shared<const Future>(recorder.take());
+  if (iteration_.recorder().place() >= kShortest) {
+    learn(graph);
+    decide_logging(/*was_short=*/room_ > 0);
+    room_ = 0;
   }
-  iteration_ = std::make_unique<NextUsePolicy>(last_, tuning_);
+  log_.clear();
+  take_plan();
+  if (known_.empty()) {
+    iteration_.restart(nothing_, untuned_);
+  } else {
+    iteration_.restart(known_.front().future, tuning_of(known_.front()));
+    is_online_ = known_.front().tuning == nullptr;
+  }
   ++changes_;
 }
 
+void PlannedPolicy::learn(const OpGraph& graph) {
+  FutureRecorder& recorder = iteration_.recorder();
+  recorder.finish(graph);
+  const auto future = std::make_shared<const Future>(recorder.take());
+  const auto same =
+      std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
+        return known.future->fingerprint() == future->fingerprint() &&
+            known.future->ops.size() == future->ops.size();
+      });
+  if (same == known_.end()) {
+    Known first;
+    first.future = future;
+    first.tuning = untuned_;
+    known_.insert(known_.begin(), std::move(first));
+    size_t ops = 0;
+    for (size_t i = 0; i < known_.size(); ++i) {
+      ops += known_[i].future->ops.size();
+      if (i > 0 && (i >= kMostKnown || ops > kMostOps)) {
+        known_.resize(i);
+      }
+    }
+    return;
+  }
+  std::rotate(known_.begin(), same, same + 1);
+  known_.front().future = future; // the costs are newer
+  ++known_.front().repeats;
+  if (is_logging_ && room_ > 0 && log_.is_complete() &&
+      wants_plan(known_.front())) {
+    ask_for_plan(known_.front());
+  }
+}
+
+bool PlannedPolicy::wants_plan(const Known& known) const {
+  if (budget_ == 0) {
+    return false;
+  }
+  if (awaits_answer(known)) {
+    return known.asked_budget != budget_;
+  }
+  return (known.planned_budget != budget_ ||
+          (known.repeats >= 2 * known.asked_at &&
+           has_drifted(*known.asked_future, *known.future))) &&
+      std::none_of(known_.begin(), known_.end(), [&](const Known& other) {
+           return awaits_answer(other);
+         });
+}
+
+void PlannedPolicy::ask_for_plan(Known& known) {
+  PlanRequest request;
+  request.iteration = known.future->fingerprint();
+  request.future = known.future;
+  request.program = log_.take();
+  request.budget = budget_;
+  request.room = std::min(room_, budget_);
+  const uint64_t session = exchange_->session();
+  if (exchange_->ask(request)) {
+    known.asked_budget = budget_;
+    known.asked_future = known.future;
+    known.asked_at = known.repeats;
+    known.asked_session = session;
+    known.has_answer = false;
+    useless_logs_ = 0;
+  }
+}
+
+void PlannedPolicy::take_plan() {
+  if (const auto answer = exchange_->take_answer()) {
+    for (Known& known : known_) {
+      if (known.future->fingerprint() == answer->iteration) {
+        known.has_answer = true;
+        known.tuning = answer->is_found ? answer->tuning : untuned_;
+        known.planned_budget = answer->budget;
+      }
+    }
+  }
+}
+
+void PlannedPolicy::decide_logging(bool was_short) {
+  useless_logs_ += is_logging_ ? 1 : 0;
+  const bool is_of_use = was_short && exchange_->session() != 0 &&
+      std::any_of(known_.begin(), known_.end(), [&](const Known& known) {
+                           return wants_plan(known);
+                         });
+  is_logging_ = is_of_use && skip_logs_ == 0;
+  skip_logs_ -= skip_logs_ > 0 ? 1 : 0;
+  if (is_logging_ && useless_logs_ >= kUselessLogs) {
+    skip_logs_ = useless_logs_;
+  }
+}
+
+void PlannedPolicy::change_course() {
+  const Future& done = iteration_.recorder().future();
+  if (done.ops.empty()) {
+    return;
+  }
+  for (const Known& known : known_) {
+    const Future& future = *known.future;
+    if (future.ops.size() >= done.ops.size() &&
+        future.ops[done.ops.size() - 1].fingerprint == done.fingerprint()) {
+      iteration_.expect(known.future, tuning_of(known));
+      is_online_ = known.tuning == nullptr;
+      return;
+    }
+  }
+}
+
 void PlannedPolicy::on_read(const OpGraph& graph, VersionId id) {
-  iteration_->on_read(graph, id);
+  iteration_.on_read(graph, id);
 }
 
 void PlannedPolicy::on_evicted(const OpGraph& graph, VersionId id) {
-  fallback_.on_evicted(graph, id);
-  iteration_->on_evicted(graph, id);
+  DtrPolicy::on_evicted(graph, id);
+  iteration_.on_evicted(graph, id);
 }
 
 void PlannedPolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
-  fallback_.on_rematerialized(graph, id);
-  iteration_->on_rematerialized(graph, id);
+  DtrPolicy::on_rematerialized(graph, id);
+  iteration_.on_rematerialized(graph, id);
 }
 
 void PlannedPolicy::on_op_forgotten(
     const OpGraph& graph,
     OpId op,
     const OpRecord& record) {
-  fallback_.on_op_forgotten(graph, op, record);
-  iteration_->on_op_forgotten(graph, op, record);
+  DtrPolicy::on_op_forgotten(graph, op, record);
+  iteration_.on_op_forgotten(graph, op, record);
 }
 
 void PlannedPolicy::on_output_forgotten(const OpGraph& graph, OpId op) {
-  fallback_.on_output_forgotten(graph, op);
-  iteration_->on_output_forgotten(graph, op);
+  DtrPolicy::on_output_forgotten(graph, op);
+  iteration_.on_output_forgotten(graph, op);
+}
+
+void PlannedPolicy::on_residual(Bytes /*residual*/, Bytes budget) {
+  budget_ = budget == std::numeric_limits<Bytes>::max() ? 0 : budget;
+}
+
+void PlannedPolicy::on_pressure(Bytes room) {
+  room_ = std::max(room_, room);
 }
 
 } // namespace c10::remat

@@ -1,26 +1,44 @@
 #pragma once
 
 #include "DtrPolicy.h"
-#include "EvictionPolicy.h"
 #include "NextUsePolicy.h"
+#include "PlanExchange.h"
+#include "ProgramLog.h"
 
 #include <memory>
+#include <vector>
 
 namespace c10::remat {
 
-// Training repeats: expects of each iteration what the last one did, and evicts
-// by NextUsePolicy while that holds, by DTR where it does not.
+// Training repeats: expects of each iteration what an earlier one did, and
+// evicts by NextUsePolicy while that holds, by DTR where it does not.
 //
 // Note [Iterations]
 // An iteration begins after an update of parameters (StorageVersion::epoch). An
 // optimizer updates one parameter after the other, with few recorded ops
 // between: only a stretch of kShortest recorded ops without an update is one,
-// from the first op after the last update on. Each op is compared with the one
-// at its place in the last iteration, by name, operands and sizes. From the
-// first that differs on until the next iteration nothing is expected.
-class REMAT_API PlannedPolicy final : public EvictionPolicy {
+// from the first op after the last update on.
+//
+// The last few different ones are known. An iteration is expected to be like
+// the last; at the first op that differs from it, like the last that began as
+// this one did; where there is none, nothing is expected until the next
+// iteration.
+//
+// Note [Plans of iterations]
+// An iteration that was repeated, under pressure, is handed to whoever makes
+// plans (PlanExchange), with a log of what the program did. The answer, for
+// iterations to come, is a tuning, or that DTR does better. It holds until the
+// budget changes; and as costs are still being measured in the first few
+// iterations, plans are made anew after 2, 4, 8... repeats if they did. Logging
+// is on only while an iteration is without a plan, and ever less often while
+// logs are of no use, as where nothing repeats.
+class REMAT_API PlannedPolicy final : public DtrPolicy {
  public:
   static constexpr uint32_t kShortest = 16;
+  static constexpr uint32_t kLongest = 1 << 18;
+  static constexpr size_t kMostKnown = 8;
+  // Ops of all known ones together, unless there is only one.
+  static constexpr size_t kMostOps = kLongest;
 
   PlannedPolicy();
 
@@ -37,8 +55,6 @@ class REMAT_API PlannedPolicy final : public EvictionPolicy {
   }
   bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
       const override;
-  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
-      override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_read(const OpGraph& graph, VersionId id) override;
@@ -47,21 +63,65 @@ class REMAT_API PlannedPolicy final : public EvictionPolicy {
   void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
       override;
   void on_output_forgotten(const OpGraph& graph, OpId op) override;
+  void on_residual(Bytes residual, Bytes budget) override;
+  void on_pressure(Bytes room) override;
 
-  // Is the last iteration being repeated?
+  ProgramLog* program_log() override {
+    return is_logging_ ? &log_ : nullptr;
+  }
+  std::shared_ptr<PlanExchange> plan_exchange() override {
+    return exchange_;
+  }
+
+  // Does this iteration repeat one whose next uses decide?
   bool is_following() const {
-    return iteration_->is_on_course();
+    return iteration_.is_on_course() && !is_online_;
   }
 
  private:
-  void begin_iteration(const OpGraph& graph);
+  struct Known {
+    std::shared_ptr<const Future> future;
+    uint64_t repeats = 0;
+    std::shared_ptr<const Tuning> tuning; // null: the online policy
+    Bytes planned_budget = 0; // that it is for
+    // When a plan was last asked for:
+    Bytes asked_budget = 0;
+    std::shared_ptr<const Future> asked_future; // its costs
+    uint64_t asked_at = 0; // repeats
+    uint64_t asked_session = 0;
+    bool has_answer = false;
+  };
 
-  DtrPolicy fallback_;
-  std::shared_ptr<const Future> last_; // iteration; empty before the second
-  std::shared_ptr<const NextUsePolicy::Tuning> tuning_;
-  std::unique_ptr<NextUsePolicy> iteration_; // this one
+  void begin_iteration(const OpGraph& graph);
+  // What the iteration that has just ended did is the last that is known.
+  void learn(const OpGraph& graph);
+  void ask_for_plan(Known& known);
+  void take_plan();
+  void decide_logging(bool was_short);
+  bool wants_plan(const Known& known) const;
+  bool awaits_answer(const Known& known) const {
+    return !known.has_answer && known.asked_session == exchange_->session();
+  }
+  // Goes on as one that began as this iteration has, if there is one.
+  void change_course();
+  std::shared_ptr<const Tuning> tuning_of(const Known& known) const {
+    return known.tuning == nullptr ? untuned_ : known.tuning;
+  }
+
+  const std::shared_ptr<PlanExchange> exchange_;
+  const std::shared_ptr<const Tuning> untuned_;
+  const std::shared_ptr<const Future> nothing_;
+  std::vector<Known> known_; // the last first
+  NextUsePolicy iteration_; // this one
+  bool is_online_ = false; // the plan for it says so
   uint64_t epoch_ = 0;
   uint64_t changes_ = 0; // of what decides
+  Bytes budget_ = 0; // 0: not known, or unlimited
+  Bytes room_ = 0; // the most there was under pressure; 0: there was none
+  ProgramLog log_;
+  bool is_logging_ = false;
+  uint32_t useless_logs_ = 0; // since the last that was of use
+  uint32_t skip_logs_ = 0; // iterations
 };
 
 } // namespace c10::remat

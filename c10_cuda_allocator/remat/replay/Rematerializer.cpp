@@ -119,6 +119,7 @@ void Rematerializer::finish(const ReplayRequest& request) {
     const uint32_t place = request.record->overwrites[i].input;
     StorageVersion& consumed = *request.inputs[place];
     consumed.resident = false;
+    state_.resident -= consumed.size;
     if (consumed.kept) {
       const VersionId id = request.record->inputs[place];
       consumed.kept = false;

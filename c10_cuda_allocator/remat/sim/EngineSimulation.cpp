@@ -1,8 +1,10 @@
+#include "PlanSearch.h"
 #include "Planner.h"
 #include "Simulation.h"
 
 #include "../Engine.h"
 #include "../Errors.h"
+#include "../policy/PlannedPolicy.h"
 #include "../policy/PolicyRegistry.h"
 
 #include <algorithm>
@@ -176,25 +178,40 @@ class EngineRuntime {
       const Workload& workload,
       std::unique_ptr<EvictionPolicy> policy,
       Bytes budget,
-      CostNs most_recompute)
+      const SimulationLimits& limits)
       : workload_(workload),
+        may_go_on_(limits.may_go_on),
         ports_(budget),
         engine_(config(budget), std::move(policy), ports_, ports_, ports_),
         holders_(workload.size_of.size()),
         references_(workload.size_of.size()) {
     ports_.engine = &engine_;
     result_.base_cost = workload.cost();
-    most_recompute_ = most_recompute < 0 ? result_.base_cost : most_recompute;
+    most_recompute_ =
+        limits.most_recompute < 0 ? result_.base_cost : limits.most_recompute;
     ports_.recompute_allowed = most_recompute_;
+  }
+
+  // Makes the plans that the policy asks for, in no time.
+  void open_plans() {
+    plans_ = engine_.plan_exchange();
+    plans_->open();
   }
 
   SimulationResult run() {
     CostNs ran = 0;
     try {
       for (const Workload::Step& step : workload_.steps) {
+        if (may_go_on_ != nullptr && !(*may_go_on_)()) {
+          result_.outcome = Outcome::Interrupted;
+          break;
+        }
         this->step(step);
         ran += step.cost;
         check_thrashing();
+        if (plans_ != nullptr) {
+          make_plans();
+        }
       }
       if (workload_.ends_resident) {
         hold_references();
@@ -221,6 +238,14 @@ class EngineRuntime {
     Config config;
     config.budget = budget;
     return config;
+  }
+
+  void make_plans() {
+    if (const auto request = plans_->poll()) {
+      if (auto answer = search_plan(*request)) {
+        plans_->answer(std::move(*answer));
+      }
+    }
   }
 
   void check_thrashing() const {
@@ -347,8 +372,10 @@ class EngineRuntime {
   }
 
   const Workload& workload_;
+  const std::function<bool()>* const may_go_on_; // null: it may
   SimPorts ports_;
   Engine engine_;
+  std::shared_ptr<PlanExchange> plans_; // null: nobody makes any
   std::vector<Holder*> holders_; // by storage; what the program holds
   std::vector<uint32_t> references_; // by storage
   const std::shared_ptr<OpPayload> payload_ = std::make_shared<SimPayload>();
@@ -373,9 +400,15 @@ SimulationResult simulate(
     const Workload& workload,
     std::unique_ptr<EvictionPolicy> policy,
     Bytes budget,
-    CostNs most_recompute) {
-  return EngineRuntime(workload, std::move(policy), budget, most_recompute)
-      .run();
+    const SimulationLimits& limits) {
+  return EngineRuntime(workload, std::move(policy), budget, limits).run();
+}
+
+SimulationResult simulate_learning(const Workload& workload, Bytes budget) {
+  EngineRuntime runtime(
+      workload, std::make_unique<PlannedPolicy>(), budget, SimulationLimits{});
+  runtime.open_plans();
+  return runtime.run();
 }
 
 } // namespace c10::remat

@@ -64,9 +64,21 @@ Planner::Planner(const Workload& workload, Bytes budget, uint64_t seed)
       future_(future_of(workload)),
       state_(seed * 0x9e3779b97f4a7c15ULL + 1) {}
 
+Planner::Planner(
+    const Workload& workload,
+    Bytes budget,
+    std::shared_ptr<const Future> future,
+    const std::function<bool()>* may_go_on,
+    uint64_t seed)
+    : workload_(workload),
+      budget_(budget),
+      may_go_on_(may_go_on),
+      future_(std::move(future)),
+      state_(seed * 0x9e3779b97f4a7c15ULL + 1) {}
+
 const Plan& Planner::improve(size_t candidates) {
   for (size_t i = 0; i < candidates; ++i) {
-    NextUsePolicy::Tuning tuning;
+    Tuning tuning;
     if (next_start_ < std::size(kStarts)) {
       const Start& start = kStarts[next_start_++];
       tuning.cost = start.cost;
@@ -79,7 +91,9 @@ const Plan& Planner::improve(size_t candidates) {
       }
       tuning = varied();
     }
-    try_out(std::make_shared<NextUsePolicy::Tuning>(std::move(tuning)));
+    if (!try_out(std::make_shared<Tuning>(std::move(tuning)))) {
+      break;
+    }
   }
   return best_;
 }
@@ -92,16 +106,22 @@ const Plan& Planner::improve() {
   return best_;
 }
 
-bool Planner::try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning) {
+bool Planner::try_out(std::shared_ptr<const Tuning> tuning) {
   NextUsePolicy::Returns returns(future_->values.size());
   const bool is_first = best_.simulated == 0;
   const SimulationResult& before = best_.result;
-  const CostNs most = is_first || !before.is_feasible() ? -1 : before.recompute;
+  SimulationLimits limits;
+  limits.may_go_on = may_go_on_;
+  limits.most_recompute =
+      is_first || !before.is_feasible() ? -1 : before.recompute;
   const SimulationResult result = simulate(
       workload_,
       std::make_unique<NextUsePolicy>(future_, tuning, &returns),
       budget_,
-      most);
+      limits);
+  if (result.outcome == SimulationResult::Outcome::Interrupted) {
+    return false;
+  }
   ++best_.simulated;
   // If neither gets through, the one that gets further.
   const bool is_better = is_first ||
@@ -114,11 +134,11 @@ bool Planner::try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning) {
     best_.tuning = std::move(tuning);
     returns_ = std::move(returns);
   }
-  return is_better;
+  return true;
 }
 
-NextUsePolicy::Tuning Planner::varied() {
-  NextUsePolicy::Tuning tuning = *best_.tuning;
+Tuning Planner::varied() {
+  Tuning tuning = *best_.tuning;
   if (random() < 0.15) {
     double* const exponents[] = {&tuning.cost, &tuning.size, &tuning.distance};
     double& exponent = *exponents[static_cast<size_t>(random() * 3)];

@@ -3,6 +3,7 @@
 #include "../policy/NextUsePolicy.h"
 #include "Simulation.h"
 
+#include <functional>
 #include <memory>
 
 namespace c10::remat {
@@ -12,7 +13,7 @@ REMAT_API std::shared_ptr<const Future> future_of(const Workload& workload);
 
 // How to run a workload within a budget.
 struct Plan {
-  std::shared_ptr<const NextUsePolicy::Tuning> tuning;
+  std::shared_ptr<const Tuning> tuning;
   SimulationResult result; // of running it
   size_t simulated = 0; // candidates tried
 };
@@ -32,6 +33,15 @@ class REMAT_API Planner {
   static constexpr size_t kMostCandidates = 256;
 
   Planner(const Workload& workload, Bytes budget, uint64_t seed = 1);
+  // `future` is what an engine has seen of the workload. Ends early, with what
+  // it has by then, once `may_go_on`, which must outlive the planner, returns
+  // false.
+  Planner(
+      const Workload& workload,
+      Bytes budget,
+      std::shared_ptr<const Future> future,
+      const std::function<bool()>* may_go_on,
+      uint64_t seed = 1);
 
   // Tries `candidates` more; returns the best of all so far.
   const Plan& improve(size_t candidates);
@@ -42,12 +52,14 @@ class REMAT_API Planner {
   }
 
  private:
-  bool try_out(std::shared_ptr<const NextUsePolicy::Tuning> tuning);
-  NextUsePolicy::Tuning varied();
+  // False: it was interrupted.
+  bool try_out(std::shared_ptr<const Tuning> tuning);
+  Tuning varied();
   double random(); // in [0, 1)
 
   const Workload& workload_;
   const Bytes budget_;
+  const std::function<bool()>* const may_go_on_ = nullptr; // null: always
   std::shared_ptr<const Future> future_;
   uint64_t state_;
   size_t next_start_ = 0;

@@ -1,5 +1,7 @@
 // For work on policies: `remat_simulate [--dtr] POLICIES RATIOS TRACE...`, with
-// lists separated by commas. One line per point.
+// lists separated by commas. One line per point. "learning" is `planned` as it
+// runs in an engine, and wants traces of several iterations: `--times N` makes
+// those of one.
 
 #include "../policy/PolicyRegistry.h"
 #include "Planner.h"
@@ -22,8 +24,7 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-// "planned:300": by the best of so many candidates. "online": learns while it
-// runs.
+// "planned:300": by the best of so many candidates.
 c10::remat::SimulationResult planned(
     const c10::remat::Workload& workload,
     const std::string& policy,
@@ -42,14 +43,23 @@ int main(int argc, char** argv) {
   if (as_dtr) {
     arguments.erase(arguments.begin());
   }
+  size_t times = 1;
+  if (arguments.size() > 2 && arguments[0] == "--times") {
+    times = std::stoul(arguments[1]);
+    arguments.erase(arguments.begin(), arguments.begin() + 2);
+  }
   if (arguments.size() < 3) {
     std::fprintf(
-        stderr, "usage: remat_simulate [--dtr] POLICIES RATIOS TRACE...\n");
+        stderr,
+        "usage: remat_simulate [--dtr] [--times N] POLICIES RATIOS TRACE...\n");
     return 2;
   }
   try {
     for (size_t i = 2; i < arguments.size(); ++i) {
-      const Workload workload = read_workload(arguments[i]);
+      Workload workload = read_workload(arguments[i]);
+      if (times > 1) {
+        workload = repeated(workload, times);
+      }
       const Bytes peak = workload.peak();
       for (const std::string& policy : split(arguments[0])) {
         for (const std::string& ratio : split(arguments[1])) {
@@ -60,12 +70,14 @@ int main(int argc, char** argv) {
               ? simulate_as_dtr(workload, policy, budget)
               : policy.rfind("planned:", 0) == 0
               ? planned(workload, policy, budget)
-              : policy == "online"
+              : policy == "untuned"
               ? simulate(workload, make_policy("planned"), budget)
-              : simulate(workload, policy, budget);
+              : policy == "learning" ? simulate_learning(workload, budget)
+                                     : simulate(workload, policy, budget);
           const std::chrono::duration<double> seconds =
               std::chrono::steady_clock::now() - start;
-          constexpr const char* kOutcomes[] = {"pass", "OOM", "thrash"};
+          constexpr const char* kOutcomes[] = {
+              "pass", "OOM", "thrash", "interrupted"};
           std::printf(
               "%s %s %s %s %.17g recompute %lld evictions %llu replays %llu "
               "deepest %llu peak %llu in %.3f s\n",

@@ -3,6 +3,7 @@
 #include "../Config.h"
 #include "Workload.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ struct SimulationResult {
     Completed,
     OutOfMemory, // an op's operands and results did not fit
     Thrashed, // stopped: recomputing took as long as the workload
+    Interrupted,
   };
   Outcome outcome = Outcome::Completed;
   CostNs base_cost = 0; // of the workload's ops
@@ -37,6 +39,12 @@ struct SimulationResult {
   }
 };
 
+struct SimulationLimits {
+  CostNs most_recompute = -1; // stops above; negative: the workload's cost
+  // Asked before each step; false ends it. Null: nobody is.
+  const std::function<bool()>* may_go_on = nullptr;
+};
+
 // Runs `workload` on an Engine within `budget`, with a clock that only ops
 // advance. Throws UsageError for an unknown policy. `planned` knows the
 // workload as if the last iteration had been the same; see Planner.
@@ -46,7 +54,12 @@ REMAT_API SimulationResult simulate(
     const Workload& workload,
     std::unique_ptr<EvictionPolicy> policy,
     Bytes budget,
-    CostNs most_recompute = -1); // stops above; negative: the workload's cost
+    const SimulationLimits& limits = {});
+
+// Runs `workload`, which is of several iterations, with a policy that learns
+// while it runs. Plans that it asks for are there at the next iteration.
+REMAT_API SimulationResult
+simulate_learning(const Workload& workload, Bytes budget);
 
 // The same under the rules of DTR's published simulator instead of an engine;
 // see Note [What DTR's simulator does]. Throws UsageError for a policy that it

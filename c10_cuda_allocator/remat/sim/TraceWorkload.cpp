@@ -13,20 +13,10 @@ using Kind = Workload::Step::Kind;
 
 class TraceConverter {
  public:
-  TraceConverter(std::istream& input, const std::string& name)
-      : reader_(input, name), name_(name) {
+  explicit TraceConverter(const std::string& name) : name_(name) {
     workload_.name = name;
   }
 
-  Workload convert() {
-    TraceEvent event;
-    while (reader_.next(event)) {
-      add(event);
-    }
-    return std::move(workload_);
-  }
-
- private:
   void add(const TraceEvent& event) {
     Workload::Step step;
     switch (event.kind) {
@@ -61,6 +51,11 @@ class TraceConverter {
     workload_.steps.push_back(std::move(step));
   }
 
+  Workload take() {
+    return std::move(workload_);
+  }
+
+ private:
   void add_op(const TraceEvent& event) {
     Workload::Step step;
     step.name = event.name;
@@ -117,7 +112,6 @@ class TraceConverter {
         ", expected one that was made and has not died");
   }
 
-  TraceReader reader_;
   const std::string name_;
   Workload workload_;
   std::unordered_map<uint64_t, Workload::Tensor> tensors_; // that live
@@ -213,7 +207,23 @@ class TraceExporter {
 } // namespace
 
 Workload read_trace_workload(std::istream& input, const std::string& name) {
-  return TraceConverter(input, name).convert();
+  TraceReader reader(input, name);
+  TraceConverter converter(name);
+  TraceEvent event;
+  while (reader.next(event)) {
+    converter.add(event);
+  }
+  return converter.take();
+}
+
+Workload workload_of(
+    const std::vector<TraceEvent>& events,
+    const std::string& name) {
+  TraceConverter converter(name);
+  for (const TraceEvent& event : events) {
+    converter.add(event);
+  }
+  return converter.take();
 }
 
 void write_trace(const Workload& workload, const std::string& path) {

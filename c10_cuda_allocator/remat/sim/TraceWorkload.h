@@ -1,9 +1,11 @@
 #pragma once
 
+#include "../TraceEvent.h"
 #include "Workload.h"
 
 #include <iosfwd>
 #include <string>
+#include <vector>
 
 namespace c10::remat {
 
@@ -11,6 +13,10 @@ namespace c10::remat {
 // engine decided. `name` is for errors. Throws TraceError.
 REMAT_API Workload
 read_trace_workload(std::istream& input, const std::string& name);
+
+// The same of events that are in memory.
+REMAT_API Workload
+workload_of(const std::vector<TraceEvent>& events, const std::string& name);
 
 // The workload as an engine that never evicts would record it. Ops without
 // storages of their own, which make views, are not in it. Throws UsageError if

@@ -65,6 +65,7 @@ Bytes Workload::peak() const {
     case Step::Kind::Release:
       if (--references[storage_of[step.tensor]] == 0) {
         live -= size_of[storage_of[step.tensor]];
+        is_made[storage_of[step.tensor]] = false;
       }
       break;
     case Step::Kind::Access:
@@ -75,6 +76,80 @@ Bytes Workload::peak() const {
     most = std::max(most, live);
   }
   return most;
+}
+
+Workload repeated(const Workload& workload, size_t times) {
+  using Step = Workload::Step;
+  using Kind = Step::Kind;
+  Workload all;
+  all.name = workload.name;
+  all.storage_of = workload.storage_of;
+  all.size_of = workload.size_of;
+  std::vector<Workload::Tensor> constants;
+  for (const Step& step : workload.steps) {
+    if (step.kind == Kind::Constant) {
+      constants.push_back(step.tensor);
+      all.steps.push_back(step);
+    }
+  }
+  const auto add = [&](Kind kind, Workload::Tensor tensor) {
+    Step step;
+    step.kind = kind;
+    step.tensor = tensor;
+    all.steps.push_back(std::move(step));
+  };
+  for (size_t i = 0; i < times; ++i) {
+    std::vector<int64_t> references(workload.size_of.size());
+    std::vector<Workload::Tensor> holder(workload.size_of.size());
+    const auto refer = [&](Workload::Tensor tensor, int by) {
+      const Workload::Storage storage = workload.storage_of[tensor];
+      references[storage] += by;
+      holder[storage] = tensor;
+    };
+    // The program's references to what comes from outside come and go; one
+    // more keeps it.
+    for (const Workload::Tensor constant : constants) {
+      refer(constant, 1);
+      add(Kind::Retain, constant);
+    }
+    for (const Step& step : workload.steps) {
+      switch (step.kind) {
+      case Kind::Constant:
+        continue;
+      case Kind::Op:
+        for (const Workload::Tensor output : step.outputs) {
+          refer(output, 1);
+        }
+        for (const Workload::Overwrite& overwrite : step.overwrites) {
+          refer(step.inputs[overwrite.input], -1);
+        }
+        break;
+      case Kind::Retain:
+        refer(step.tensor, 1);
+        break;
+      case Kind::Release:
+        refer(step.tensor, -1);
+        break;
+      case Kind::Access:
+      case Kind::LeafWrite:
+      case Kind::ParameterWrite:
+        break;
+      }
+      all.steps.push_back(step);
+    }
+    for (size_t storage = 0; storage < references.size(); ++storage) {
+      for (; references[storage] > 0; --references[storage]) {
+        if (workload.ends_resident) {
+          add(Kind::Access, holder[storage]);
+        }
+        add(Kind::Release, holder[storage]);
+      }
+    }
+    for (const Workload::Tensor constant : constants) {
+      add(Kind::ParameterWrite, constant);
+    }
+  }
+  return all;
 }
 
 Workload read_workload(const std::string& path) {

@@ -57,6 +57,11 @@ struct REMAT_API Workload {
   Bytes peak() const;
 };
 
+// The same so many times over. At the end of each, what it made and still holds
+// is read if it has to be resident then, and let go; what comes from outside
+// stays until the end, and is updated as parameters are.
+REMAT_API Workload repeated(const Workload& workload, size_t times);
+
 // Reads a trace of either format; see Trace.h and SimrdLog.h. Throws
 // UsageError if there is no such file, TraceError if it is not a trace.
 REMAT_API Workload read_workload(const std::string& path);
