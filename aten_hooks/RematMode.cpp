@@ -195,7 +195,8 @@ void RematMode::expect_far_reaching_ops() {
     return;
   }
   c10::remat::ReplayMutex::exclude_all();
-  for_each_engine([](Engine& engine) { engine.wait_for_replays(); });
+  for_each_device(
+      [](ManagedDevice& device) { device.engine().wait_for_replays(); });
   replays_exclude_each_other_.store(true, std::memory_order_release);
 }
 

@@ -68,11 +68,13 @@ void enable(
     std::optional<Bytes> budget,
     const std::string& policy,
     bool chaos,
-    std::optional<size_t> smallest_managed) {
+    std::optional<size_t> smallest_managed,
+    std::optional<double> planner_share) {
   Config config;
   config.budget = budget.value_or(Config::kUnlimited);
   config.policy = policy;
   config.chaos = chaos;
+  config.planner_share = planner_share.value_or(config.planner_share);
   RematMode::get().enable(
       device_at(device),
       config,
@@ -290,7 +292,8 @@ PYBIND11_MODULE(_C, m) {
       py::arg("budget"),
       py::arg("policy"),
       py::arg("chaos"),
-      py::arg("smallest_managed"));
+      py::arg("smallest_managed"),
+      py::arg("planner_share"));
   m.def("disable", expose(&disable));
   m.def("is_enabled", expose(&is_enabled));
   m.def("is_any_enabled", &is_any_enabled);

@@ -31,6 +31,7 @@ class Environment:
     budget: Optional[str]
     chaos: bool
     smallest_managed: Optional[int]
+    planner_share: Optional[float]
 
     @classmethod
     def read(cls) -> Environment:
@@ -45,7 +46,23 @@ class Environment:
             budget=os.environ.get("PYTORCH_REMAT_BUDGET") or None,
             chaos=chaos == "1",
             smallest_managed=None if smallest is None else parse_bytes(smallest),
+            planner_share=_share("PYTORCH_REMAT_PLANNER_SHARE"),
         )
+
+
+def _share(name: str) -> Optional[float]:
+    text = os.environ.get(name)
+    if not text:
+        return None
+    percent = _SHARE.fullmatch(text)
+    number = percent[1] if percent else text
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name} must be a share such as 0.1 or 10%, got {text!r}")
+    return share
 
 
 def parse_bytes(text: Union[int, str], *, total: Optional[int] = None) -> int:

@@ -55,6 +55,7 @@ def enable(
             _C.current_policy(slot(target)) if policy is None else policy,
             environment.chaos,
             environment.smallest_managed,
+            environment.planner_share,
         )
 
 

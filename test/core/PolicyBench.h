@@ -117,6 +117,9 @@ class PolicyBench {
     for (const VersionId id : garbage.versions) {
       graph.free_slot(id);
     }
+    for (const OpId op : garbage.ops) {
+      graph.free_slot(op);
+    }
   }
 
   EvictionPolicy& policy_;

@@ -41,6 +41,7 @@ class SimProgram {
     std::vector<Bytes> fresh;
     std::vector<Var> writes; // parts of them
     std::vector<Var> overwrites; // all of them
+    std::vector<Var> updates; // parameters: all of them
     CostNs cost = 10;
     bool replayable = true;
     bool fails = false;
@@ -75,6 +76,13 @@ class SimProgram {
       operands.push_back(at(var).holder);
       writes.push_back({VersionId{}, /*overwrites_all=*/true});
     }
+    for (const Var var : spec.updates) {
+      operands.push_back(at(var).holder);
+      Write update;
+      update.overwrites_all = true;
+      update.is_parameter = true;
+      writes.push_back(update);
+    }
     engine.begin_op(operands, inputs, writes);
 
     OpCapture capture;
@@ -82,6 +90,7 @@ class SimProgram {
     std::vector<Var> written = spec.writes;
     written.insert(
         written.end(), spec.overwrites.begin(), spec.overwrites.end());
+    written.insert(written.end(), spec.updates.begin(), spec.updates.end());
     std::vector<SimHolder*> holders;
     try {
       for (const Bytes size : spec.fresh) {

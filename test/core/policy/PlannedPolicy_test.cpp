@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 namespace c10::remat {
@@ -92,6 +93,165 @@ TEST_F(PlannedPolicyTest, KeepsWhatAbsentValuesAreReplayedFrom) {
   EXPECT_FALSE(policy.keeps(bench.graph, values[3], false));
   bench.evict(values[4]);
   EXPECT_TRUE(policy.keeps(bench.graph, values[3], false));
+}
+
+// Each is expected to be like the last, and found out at its first op not to
+// be.
+TEST_F(PlannedPolicyTest, FollowsIterationsThatAlternate) {
+  for (int i = 0; i < 2; ++i) {
+    auto values = forward(8);
+    backward(values);
+    values = forward(16);
+    backward(values);
+  }
+  auto values = forward(8);
+  EXPECT_TRUE(policy.is_following());
+  EXPECT_EQ(bench.index.choose(bench.now, true), values.front());
+  backward(values);
+  values = forward(16);
+  EXPECT_TRUE(policy.is_following());
+}
+
+TEST_F(PlannedPolicyTest, ChangesCourseWhereTwoIterationsPart) {
+  const auto iterate = [&](Bytes last) {
+    auto values = forward(8);
+    values.push_back(make(values.back(), last));
+    EXPECT_EQ(policy.is_following(), epoch >= 2);
+    backward(values);
+  };
+  for (int i = 0; i < 3; ++i) {
+    iterate(24);
+    iterate(40);
+  }
+}
+
+TEST_F(PlannedPolicyTest, RemembersTheLastFewIterations) {
+  const auto most = static_cast<int>(PlannedPolicy::kMostKnown);
+  for (int i = 0; i <= most; ++i) {
+    auto values = forward(8 + i);
+    backward(values);
+  }
+  auto values = forward(8);
+  EXPECT_FALSE(policy.is_following());
+  backward(values);
+  values = forward(8 + most);
+  EXPECT_TRUE(policy.is_following());
+}
+
+// As in a program that only infers.
+TEST_F(PlannedPolicyTest, ForgetsAStretchThatDoesNotEnd) {
+  const VersionId leaf = bench.leaf(8);
+  for (uint32_t i = 0; i < PlannedPolicy::kLongest + 10; ++i) {
+    bench.kill(make(leaf, 8));
+  }
+  ++epoch;
+  bench.kill(make(leaf, 8));
+  EXPECT_FALSE(policy.is_following()); // nothing was learned
+}
+
+class PlansTest : public PlannedPolicyTest {
+ protected:
+  void iterate(Bytes size) {
+    auto values = forward(size);
+    policy.on_residual(0, kBudget);
+    policy.on_pressure(kRoom);
+    backward(values);
+  }
+
+  static constexpr Bytes kBudget = 1000;
+  static constexpr Bytes kRoom = 900;
+  std::shared_ptr<PlanExchange> plans = policy.plan_exchange();
+};
+
+TEST_F(PlansTest, AsksOnceAnIterationWasRepeatedUnderPressure) {
+  plans->open();
+  iterate(8);
+  EXPECT_EQ(policy.program_log(), nullptr); // only now it is known to be short
+  iterate(8);
+  EXPECT_NE(policy.program_log(), nullptr);
+  EXPECT_FALSE(plans->poll());
+  iterate(8); // begins when the second has ended
+  const auto request = plans->poll();
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->budget, kBudget);
+  EXPECT_EQ(request->room, kRoom);
+  EXPECT_EQ(request->future->ops.size(), 2u * kLength);
+  iterate(8);
+  EXPECT_EQ(policy.program_log(), nullptr);
+}
+
+TEST_F(PlansTest, NothingIsLoggedWhereNobodyMakesPlans) {
+  for (int i = 0; i < 5; ++i) {
+    iterate(8);
+    EXPECT_EQ(policy.program_log(), nullptr);
+  }
+}
+
+TEST_F(PlansTest, DtrDecidesWhereThePlanSaysSo) {
+  plans->open();
+  for (int i = 0; i < 3; ++i) {
+    iterate(8);
+  }
+  const auto request = plans->poll();
+  ASSERT_TRUE(request);
+  PlanAnswer answer;
+  answer.iteration = request->iteration;
+  answer.budget = request->budget;
+  answer.is_found = true;
+  plans->answer(answer);
+  EXPECT_TRUE(policy.is_following()); // until the next iteration
+  iterate(8);
+  EXPECT_FALSE(policy.is_following());
+}
+
+TEST_F(PlansTest, LogsEverLessWhereNothingRepeats) {
+  plans->open();
+  int logs = 0;
+  for (int i = 0; i < 200; ++i) {
+    iterate(8 + i);
+    logs += policy.program_log() != nullptr;
+  }
+  EXPECT_LT(logs, 30);
+  EXPECT_GT(logs, 5);
+}
+
+TEST(ProgramLogTest, WhatIsTooLongIsDropped) {
+  ProgramLog log;
+  TraceEvent event;
+  event.kind = TraceEvent::Kind::Op;
+  event.inputs.assign(1000, 1);
+  size_t events = 0;
+  for (; log.is_complete(); ++events) {
+    log.add(event);
+  }
+  EXPECT_LT(events * 8000, ProgramLog::kMostBytes + 8000);
+  EXPECT_TRUE(log.take().empty());
+  EXPECT_TRUE(log.is_complete()); // anew
+}
+
+TEST(ProgramLogTest, NamesWhatWasThereBefore) {
+  OpGraph graph;
+  const VersionId leaf = graph.add_version(8, nullptr, 0);
+  const VersionId other = graph.add_version(16, nullptr, 0);
+  for (const VersionId id : {leaf, other}) {
+    graph[id].owned = graph[id].resident = true;
+  }
+  ProgramLog log;
+  TraceEvent access;
+  access.kind = TraceEvent::Kind::Access;
+  access.id = graph[leaf].created;
+  log.mention(graph, leaf);
+  log.add(access);
+  log.add_leaves(graph);
+  TraceEvent unknown;
+  unknown.kind = TraceEvent::Kind::Death;
+  unknown.id = 77;
+  log.add(unknown);
+  const auto events = log.take();
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].size, 8u);
+  EXPECT_EQ(events[1].size, 16u);
+  EXPECT_EQ(events[2], access);
 }
 
 } // namespace
