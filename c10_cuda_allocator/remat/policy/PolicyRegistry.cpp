@@ -62,7 +62,7 @@ std::unique_ptr<EvictionPolicy> make_policy(const std::string& name) {
 }
 
 const std::string& default_policy_name() {
-  static const std::string name = "dtr";
+  static const std::string name = "planned";
   return name;
 }
 
