@@ -35,8 +35,7 @@ class REMAT_API EvictionPolicy {
     return true;
   }
 
-  // For now `weight` alone is the score and may change with every op: choices
-  // look at all versions.
+  // For now `weight` alone is the score, and grows with time.
   virtual bool ranks_anew() const {
     return false;
   }

@@ -67,6 +67,13 @@ uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {
   return need;
 }
 
+void NextUsePolicy::drain_lowered(
+    const OpGraph& graph,
+    std::vector<VersionId>& lowered) {
+  NeighborhoodPolicy::drain_lowered(graph, lowered);
+  read_.drain(lowered);
+}
+
 void NextUsePolicy::restart(
     std::shared_ptr<const Future> future,
     std::shared_ptr<const Tuning> tuning) {
@@ -88,10 +95,12 @@ void NextUsePolicy::on_captured(const OpGraph& graph, OpId op) {
   is_on_course_ = is_on_course_ && place < future_->ops.size() &&
       recorder_.future().fingerprint() == future_->ops[place].fingerprint;
   NeighborhoodPolicy::on_captured(graph, op);
+  read_.add(graph[op].inputs);
 }
 
 void NextUsePolicy::on_read(const OpGraph& graph, VersionId id) {
   recorder_.read(graph, id);
+  read_.add(id);
 }
 
 void NextUsePolicy::on_rematerialized(const OpGraph& graph, VersionId id) {

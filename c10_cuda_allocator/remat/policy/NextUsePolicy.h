@@ -4,6 +4,7 @@
 #include "FutureRecorder.h"
 #include "NeighborhoodPolicy.h"
 #include "Tuning.h"
+#include "VersionSet.h"
 
 #include <memory>
 
@@ -19,7 +20,7 @@ namespace c10::remat {
 // will be replayed from it. What nothing will need goes first.
 //
 // The distance shrinks at the same pace for all versions, so that scores do not
-// keep their order; each choice looks at everything.
+// keep their order.
 class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
  public:
   // By value: how often it came back.
@@ -61,6 +62,8 @@ class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
   }
   bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
       const override;
+  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
+      override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_read(const OpGraph& graph, VersionId id) override;
@@ -75,6 +78,7 @@ class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
   Returns* returns_;
   FutureRecorder recorder_;
   bool is_on_course_ = true;
+  VersionSet read_; // to be reported
   mutable std::vector<VersionId> reached_; // scratch
   mutable std::vector<uint32_t> marks_; // scratch, by VersionId::index
   mutable uint32_t mark_ = 0;

@@ -53,6 +53,16 @@ bool PlannedPolicy::keeps(const OpGraph& graph, VersionId id, bool was_replayed)
                         : DtrPolicy::keeps(graph, id, was_replayed);
 }
 
+void PlannedPolicy::drain_lowered(
+    const OpGraph& graph,
+    std::vector<VersionId>& lowered) {
+  if (is_following()) {
+    iteration_.drain_lowered(graph, lowered);
+  } else {
+    DtrPolicy::drain_lowered(graph, lowered);
+  }
+}
+
 void PlannedPolicy::on_captured(const OpGraph& graph, OpId op) {
   DtrPolicy::on_captured(graph, op);
   for (const VersionId output : graph[op].outputs) {

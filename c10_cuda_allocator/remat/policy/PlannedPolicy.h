@@ -55,6 +55,8 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   }
   bool keeps(const OpGraph& graph, VersionId id, bool was_replayed)
       const override;
+  void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
+      override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_read(const OpGraph& graph, VersionId id) override;

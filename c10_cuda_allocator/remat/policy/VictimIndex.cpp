@@ -65,11 +65,9 @@ void VictimIndex::remove(VersionId id) {
 }
 
 VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
-  if (ranks_anew_ != policy_.ranks_anew()) {
-    change_ranking();
-  }
-  if (ranks_anew_) {
-    return choose_from_shortlist(now, allow_locked);
+  if (ranks_anew_ != policy_.ranks_anew() ||
+      (ranks_anew_ && lock_epoch_ != policy_.lock_epoch())) {
+    weigh_all_anew();
   }
   if (allow_locked || lock_epoch_ != policy_.lock_epoch()) {
     lock_epoch_ = policy_.lock_epoch();
@@ -87,8 +85,7 @@ VersionId VictimIndex::choose(Ticks now, bool allow_locked) {
   return best.id;
 }
 
-// All that was found out so far is for the other way of ranking.
-void VictimIndex::change_ranking() {
+void VictimIndex::weigh_all_anew() {
   ranks_anew_ = policy_.ranks_anew();
   uses_staleness_ = policy_.uses_staleness() && !ranks_anew_;
   for (Bucket& bucket : buckets_) {
@@ -98,8 +95,6 @@ void VictimIndex::change_ranking() {
   occupied_.fill(0);
   parked_.clear();
   pending_.clear();
-  shortlist_.clear();
-  shortlist_score_ = 0;
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     slot.ticket = 0;
@@ -109,47 +104,6 @@ void VictimIndex::change_ranking() {
       pending_.push_back(VersionId{i});
     }
   }
-}
-
-// See Note [Shortlist].
-VersionId VictimIndex::choose_from_shortlist(Ticks now, bool allow_locked) {
-  policy_.drain_lowered(graph_, lowered_);
-  lowered_.clear();
-  if (lock_epoch_ == policy_.lock_epoch() && pending_.size() <= kMostFresh) {
-    Best best;
-    for (const auto* list : {&shortlist_, &pending_}) {
-      for (const VersionId id : *list) {
-        offer_if_allowed(best, id, now, allow_locked);
-      }
-    }
-    if (best.id && best.score <= shortlist_score_) {
-      return best.id;
-    }
-  }
-  lock_epoch_ = policy_.lock_epoch();
-  for (const VersionId id : pending_) {
-    slots_[id.index].pending = false;
-  }
-  pending_.clear();
-  ranking_.clear();
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    Best best;
-    if (slots_[i].member) {
-      offer_if_allowed(best, VersionId{i}, now, allow_locked);
-    }
-    if (best.id) {
-      ranking_.push_back({best.score, graph_[best.id].created, best.id});
-    }
-  }
-  const size_t length = std::min(ranking_.size(), kShortlist);
-  std::partial_sort(
-      ranking_.begin(), ranking_.begin() + length, ranking_.end());
-  shortlist_.clear();
-  for (size_t i = 0; i < length; ++i) {
-    shortlist_.push_back(ranking_[i].id);
-  }
-  shortlist_score_ = length == 0 ? 0 : ranking_[length - 1].score;
-  return length == 0 ? VersionId{} : shortlist_.front();
 }
 
 VersionId VictimIndex::choose_exact(Ticks now, bool allow_locked) const {
@@ -187,8 +141,7 @@ void VictimIndex::check_invariants() const {
     REMAT_ASSERT(entries[i] == (slot.ticket != 0 ? 1 : 0));
     REMAT_ASSERT(slot.member || slot.ticket == 0);
     REMAT_ASSERT(
-        !slot.member || slot.ticket != 0 || slot.pending || slot.parked ||
-        ranks_anew_);
+        !slot.member || slot.ticket != 0 || slot.pending || slot.parked);
     members += slot.member ? 1 : 0;
   }
   REMAT_ASSERT(members == size_);
@@ -252,6 +205,7 @@ void VictimIndex::place(VersionId id, double weight) {
   }
   slot.ticket = last_ticket_;
   slot.bucket = bucket_of(weight);
+  slot.weight = weight;
   auto& heap = buckets_[slot.bucket].heap;
   heap.push_back({key_of(id, weight), graph_[id].created, id, slot.ticket});
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
@@ -320,7 +274,7 @@ void VictimIndex::unpark() {
 }
 
 void VictimIndex::sweep() {
-  if (slots_.empty() || !uses_staleness_) {
+  if (slots_.empty() || !(uses_staleness_ || ranks_anew_)) {
     return;
   }
   for (int i = 0; i < kSwept; ++i) {
@@ -328,7 +282,9 @@ void VictimIndex::sweep() {
     const VersionId id{sweep_position_};
     if (slots_[id.index].ticket != 0 && is_member(id)) {
       const double weight = policy_.weight(graph_, id);
-      if (bucket_of(weight) < slots_[id.index].bucket) {
+      const Slot& slot = slots_[id.index];
+      if (uses_staleness_ ? bucket_of(weight) < slot.bucket
+                          : weight < slot.weight) {
         displace(id);
         place(id, weight);
       }

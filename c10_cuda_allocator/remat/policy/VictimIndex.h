@@ -29,12 +29,12 @@ namespace c10::remat {
 // reported (EvictionPolicy::drain_lowered); what a policy fails to report is
 // found by re-weighing kSwept versions per choice in turn.
 //
-// Note [Shortlist]
-// Where a policy ranks anew there are no heaps. One look at all versions finds
-// the kShortlist lowest scores; until one of these is no longer the lowest,
-// only they and the versions that came since are looked at, at most kMostFresh.
-// What is forgotten that way is a version whose score has fallen since: it was
-// read, and is needed later than before.
+// Note [Scores that change with every op]
+// Where a policy ranks anew there is one heap, too. As time goes on scores
+// grow, since what is needed comes nearer: keys are lower bounds here as well.
+// What was read is needed later than before, and reported. What else has fallen
+// the sweep finds. All is weighed anew only when scores no longer compare
+// (EvictionPolicy::lock_epoch) or the policy begins or ends to rank so.
 class VictimIndex {
  public:
   static constexpr int kBucketsPerOctave = 4;
@@ -73,8 +73,6 @@ class VictimIndex {
   static constexpr int kBuckets = 2 * kOctaves * kBucketsPerOctave;
   static constexpr int kWords = kBuckets / 64;
   static constexpr int kSwept = 4;
-  static constexpr size_t kShortlist = 16;
-  static constexpr size_t kMostFresh = 64;
 
   struct Entry {
     int64_t key; // last access, or the weight's bits
@@ -98,15 +96,7 @@ class VictimIndex {
     bool member = false;
     bool pending = false; // in pending_
     bool parked = false; // in parked_, in no heap
-  };
-  struct Ranked {
-    double score;
-    uint64_t created;
-    VersionId id;
-
-    friend bool operator<(const Ranked& a, const Ranked& b) {
-      return a.score != b.score ? a.score < b.score : a.created < b.created;
-    }
+    double weight = 0; // when it was placed
   };
   struct Best {
     VersionId id;
@@ -118,8 +108,7 @@ class VictimIndex {
     return slots_[entry.id.index].ticket == entry.ticket;
   }
   double score(VersionId id, double weight, Ticks now) const;
-  void change_ranking();
-  VersionId choose_from_shortlist(Ticks now, bool allow_locked);
+  void weigh_all_anew();
   void offer(Best& best, VersionId id, double offered) const;
   void offer_if_allowed(Best& best, VersionId id, Ticks now, bool allow_locked)
       const;
@@ -148,9 +137,6 @@ class VictimIndex {
   std::vector<Bucket> buckets_;
   std::vector<double> lowest_weight_; // of each bucket
   std::vector<VersionId> pending_; // members whose weight is yet to be asked
-  std::vector<VersionId> shortlist_;
-  double shortlist_score_ = 0; // the highest in it
-  std::vector<Ranked> ranking_; // scratch
   std::vector<VersionId> parked_; // locked when they last came up
   std::vector<VersionId> lowered_; // scratch
   std::vector<Entry> aside_; // scratch

@@ -8,6 +8,9 @@
 #include "../SimProgram.h"
 
 #include <c10/remat/evict/WindowChooser.h>
+#include <c10/remat/policy/LruPolicy.h>
+#include <c10/remat/policy/NextUsePolicy.h>
+#include <c10/remat/policy/PlanExchange.h>
 #include <c10/remat/policy/PolicyRegistry.h>
 
 #include <algorithm>
@@ -66,8 +69,9 @@ class NoDevice : public StoragePort, public DevicePort, public ReplayPort {
 };
 
 // Steps of a training loop: `kDepth` ops that keep their outputs, then as many
-// that read two of them each and let them go.
-double ns_per_captured_op(const std::string& policy) {
+// that read two of them each and let them go, and an update of parameters. With
+// `logs`, each step is logged for a planner.
+double ns_per_captured_op(const std::string& policy, bool logs = false) {
   constexpr int kDepth = 1000;
   constexpr int kSteps = 40;
   Times steps;
@@ -75,6 +79,9 @@ double ns_per_captured_op(const std::string& policy) {
   Config config;
   config.policy = policy;
   Engine engine(config, device, device, device);
+  if (logs) {
+    engine.plan_exchange()->open();
+  }
   const auto payload = std::make_shared<SimPayload>(0);
   std::deque<VersionId> storages; // the holders; addresses stay
   const auto op = [&](const std::vector<VersionId*>& operands) {
@@ -95,6 +102,10 @@ double ns_per_captured_op(const std::string& policy) {
   VersionId weight;
   engine.add_leaf(4096, &weight);
   for (int step = 0; step < kSteps; ++step) {
+    if (logs) {
+      engine.set_budget(Bytes{1} << (32 + step % 2)); // which wants a plan each
+      engine.relieve_pressure(0);
+    }
     const auto start = Clock::now();
     std::vector<VersionId*> kept{op({&weight})};
     while (kept.size() < kDepth) {
@@ -109,10 +120,17 @@ double ns_per_captured_op(const std::string& policy) {
       gradient = next;
     }
     engine.storage_died(*gradient);
+    OpCapture update;
+    Write write;
+    write.overwrites_all = true;
+    write.is_parameter = true;
+    update.writes = {write};
+    engine.begin_op({&weight}, update.inputs, update.writes);
+    engine.end_op(std::move(update));
     steps.samples.push_back(ns_since(start) / (2.0 * kDepth));
     storages.clear();
   }
-  return steps.quantile(0.5);
+  return steps.quantile(logs ? 0.75 : 0.5); // every other step is logged
 }
 
 struct ChoiceTimes {
@@ -122,12 +140,10 @@ struct ChoiceTimes {
 
 // `count` resident storages of mixed size and cost, each made from up to two
 // of the last 64; then evictions, each followed by a return, a tenth evicted.
-ChoiceTimes time_choices(const std::string& name, size_t count) {
-  constexpr int kChoices = 2000;
-  const auto policy = make_policy(name);
-  PolicyBench bench(*policy);
-  policy->on_residual(0, 1 << 20);
-  std::mt19937 random(1);
+std::vector<VersionId> build(
+    PolicyBench& bench,
+    size_t count,
+    std::mt19937& random) {
   std::vector<VersionId> made{bench.leaf(1)};
   const auto recent = [&] {
     const size_t back = 1 + random() % std::min<size_t>(made.size(), 64);
@@ -141,6 +157,41 @@ ChoiceTimes time_choices(const std::string& name, size_t count) {
     made.push_back(bench.op1(
         1000 << (random() % 8), inputs, Bytes{256} << (random() % 12)));
   }
+  return made;
+}
+
+// As if it had all happened before, and each value were read once more later.
+std::unique_ptr<EvictionPolicy> next_use_policy(size_t count) {
+  LruPolicy policy;
+  PolicyBench bench(policy);
+  std::mt19937 random(1);
+  build(bench, count, random);
+  FutureRecorder recorder;
+  std::vector<OpId> ops;
+  bench.graph.for_each_op([&](OpId op) { ops.push_back(op); });
+  for (const OpId op : ops) {
+    recorder.captured(bench.graph, op);
+  }
+  Future future = recorder.take();
+  for (size_t i = 0; i < count; ++i) {
+    Future::Op op = future.ops[i];
+    op.start = future.length();
+    op.value_count = 0;
+    future.ops.push_back(op);
+  }
+  for (Future::Value& value : future.values) {
+    value.uses.push_back(static_cast<uint32_t>(count + random() % count));
+  }
+  return std::make_unique<NextUsePolicy>(
+      std::make_shared<Future>(std::move(future)), std::make_shared<Tuning>());
+}
+
+ChoiceTimes time_choices(EvictionPolicy& policy, size_t count) {
+  constexpr int kChoices = 2000;
+  PolicyBench bench(policy);
+  policy.on_residual(0, 1 << 20);
+  std::mt19937 random(1);
+  const std::vector<VersionId> made = build(bench, count, random);
   std::vector<VersionId> evicted;
   const auto evict_next = [&] {
     const VersionId victim = bench.index.choose(bench.now, true);
@@ -284,11 +335,17 @@ int run() {
     std::printf("  %-12s %8.0f\n", name.c_str(), ns_per_captured_op(name));
   }
   std::printf(
+      "  %-12s %8.0f\n", "with a log", ns_per_captured_op("planned", true));
+  std::printf(
       "victim choice, ns: median, 99 %%; one eviction and one return, ns: "
       "median, 99 %%\n");
-  for (const std::string& name : policy_names()) {
+  std::vector<std::string> names = policy_names();
+  names.emplace_back("next uses"); // planned, while it follows
+  for (const std::string& name : names) {
     for (const size_t count : {1000, 10000, 100000}) {
-      ChoiceTimes times = time_choices(name, count);
+      const auto policy =
+          name == "next uses" ? next_use_policy(count) : make_policy(name);
+      ChoiceTimes times = time_choices(*policy, count);
       std::printf(
           "  %-12s %7zu storages %8.0f %8.0f %8.0f %8.0f\n",
           name.c_str(),

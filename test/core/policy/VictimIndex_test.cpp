@@ -6,7 +6,9 @@
 #include <c10/remat/policy/LruPolicy.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <random>
 
 namespace c10::remat {
 namespace {
@@ -207,6 +209,52 @@ TEST(VictimIndexTest, OrdersByExactWeightWithoutStaleness) {
   const VersionId largest = bench.op1(10, {}, 1002);
   bench.op1(10, {}, 1001);
   EXPECT_EQ(bench.index.choose(bench.now, false), largest);
+}
+
+// Scores that grow with time, each at a pace of its own: see Note [Scores that
+// change with every op].
+struct GrowingPolicy : SetPolicy {
+  bool ranks_anew() const override {
+    return is_on;
+  }
+  double weight(const OpGraph& graph, VersionId id) const override {
+    ++asked;
+    const double until = weights.at(id.index) - static_cast<double>(now);
+    return 1 / std::max(until, 1.0) / static_cast<double>(graph[id].size);
+  }
+  bool is_on = true;
+  Ticks now = 0;
+};
+
+TEST(VictimIndexTest, RanksByScoresThatGrow) {
+  GrowingPolicy policy;
+  PolicyBench bench(policy);
+  std::mt19937 random(3);
+  std::vector<VersionId> versions;
+  for (int i = 0; i < 500; ++i) {
+    versions.push_back(bench.op1(1, {}, 1 + random() % 64));
+    policy.weights[versions.back().index] = 500.0 + random() % 100000;
+  }
+  size_t asked = 0;
+  for (int i = 0; i < 400; ++i) {
+    policy.now += 100;
+    // Read: its next need is later.
+    const VersionId read = versions[random() % versions.size()];
+    if (bench.graph[read].resident) {
+      policy.weights[read.index] = policy.now + 90000.0;
+      policy.lowered.push_back(read);
+    }
+    policy.is_on = i % 50 != 49; // and back
+    policy.asked = 0;
+    const VersionId chosen = bench.index.choose(bench.now, true);
+    if (policy.is_on) {
+      asked += i % 50 == 0 ? 0 : policy.asked;
+      EXPECT_EQ(chosen, bench.index.choose_exact(bench.now, true));
+    }
+    bench.evict(chosen);
+    bench.index.check_invariants();
+  }
+  EXPECT_LT(asked, 400u * 40); // of 500 each
 }
 
 } // namespace
