@@ -44,11 +44,16 @@ std::optional<PlanAnswer> search_plan(
   answer.iteration = request.iteration;
   answer.budget = request.budget;
   const Workload workload = workload_of(request.program, "the last iteration");
-  if (!is_alike(*future_of(workload), *request.future)) {
-    return answer;
-  }
   SimulationLimits limits;
   limits.may_go_on = may_go_on;
+  const bool is_same =
+      is_alike(*future_of(workload, may_go_on), *request.future);
+  if (may_go_on != nullptr && !(*may_go_on)()) {
+    return std::nullopt;
+  }
+  if (!is_same) {
+    return answer;
+  }
   const SimulationResult online =
       simulate(workload, std::make_unique<DtrPolicy>(), request.room, limits);
   Planner planner(workload, request.room, request.future, may_go_on);

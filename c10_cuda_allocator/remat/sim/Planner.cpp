@@ -51,10 +51,17 @@ constexpr Start kStarts[] = {
 
 } // namespace
 
-std::shared_ptr<const Future> future_of(const Workload& workload) {
+std::shared_ptr<const Future> future_of(
+    const Workload& workload,
+    const std::function<bool()>* may_go_on) {
   auto recorder = std::make_shared<FutureRecorder>();
+  SimulationLimits limits;
+  limits.may_go_on = may_go_on;
   simulate(
-      workload, std::make_unique<LookingPolicy>(recorder), Config::kUnlimited);
+      workload,
+      std::make_unique<LookingPolicy>(recorder),
+      Config::kUnlimited,
+      limits);
   return std::make_shared<Future>(recorder->future());
 }
 

@@ -8,8 +8,11 @@
 
 namespace c10::remat {
 
-// What an engine that never evicts sees of the workload.
-REMAT_API std::shared_ptr<const Future> future_of(const Workload& workload);
+// What an engine that never evicts sees of the workload; as far as it got once
+// `may_go_on` has returned false.
+REMAT_API std::shared_ptr<const Future> future_of(
+    const Workload& workload,
+    const std::function<bool()>* may_go_on = nullptr);
 
 // How to run a workload within a budget.
 struct Plan {
