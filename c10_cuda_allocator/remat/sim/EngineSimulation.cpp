@@ -27,6 +27,11 @@ struct Thrashing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// It may not go on.
+struct Interrupted : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 struct SimPayload : OpPayload {};
 
 // Bytes of the simulated device.
@@ -105,6 +110,7 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
   std::vector<std::unique_ptr<Buffer>> replay(
       const ReplayRequest& request) override {
     const OpRecord& record = *request.record;
+    check_interrupted();
     recompute_allowed -= record.cost;
     if (recompute_allowed < 0) {
       throw Thrashing("replays take too long");
@@ -141,8 +147,16 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
   SimPorts(const SimPorts&) = delete;
   SimPorts& operator=(const SimPorts&) = delete;
 
+  // Asked for each op and each replay, of which one op may need thousands.
+  void check_interrupted() const {
+    if (may_go_on != nullptr && !(*may_go_on)()) {
+      throw Interrupted("the simulation may not go on");
+    }
+  }
+
   Engine* engine = nullptr;
   CostNs recompute_allowed = 0;
+  const std::function<bool()>* may_go_on = nullptr; // null: it may
 
  private:
   struct SimBuffer : Buffer {
@@ -180,7 +194,6 @@ class EngineRuntime {
       Bytes budget,
       const SimulationLimits& limits)
       : workload_(workload),
-        may_go_on_(limits.may_go_on),
         ports_(budget),
         engine_(config(budget), std::move(policy), ports_, ports_, ports_),
         holders_(workload.size_of.size()),
@@ -190,6 +203,7 @@ class EngineRuntime {
     most_recompute_ =
         limits.most_recompute < 0 ? result_.base_cost : limits.most_recompute;
     ports_.recompute_allowed = most_recompute_;
+    ports_.may_go_on = limits.may_go_on;
   }
 
   // Makes the plans that the policy asks for, in no time.
@@ -202,10 +216,7 @@ class EngineRuntime {
     CostNs ran = 0;
     try {
       for (const Workload::Step& step : workload_.steps) {
-        if (may_go_on_ != nullptr && !(*may_go_on_)()) {
-          result_.outcome = Outcome::Interrupted;
-          break;
-        }
+        ports_.check_interrupted();
         this->step(step);
         ran += step.cost;
         check_thrashing();
@@ -222,6 +233,8 @@ class EngineRuntime {
       result_.outcome = Outcome::OutOfMemory;
     } catch (const Thrashing&) {
       result_.outcome = Outcome::Thrashed;
+    } catch (const Interrupted&) {
+      result_.outcome = Outcome::Interrupted;
     }
     const Counters counters = engine_.counters();
     result_.recompute = counters.recompute_ns;
@@ -372,7 +385,6 @@ class EngineRuntime {
   }
 
   const Workload& workload_;
-  const std::function<bool()>* const may_go_on_; // null: it may
   SimPorts ports_;
   Engine engine_;
   std::shared_ptr<PlanExchange> plans_; // null: nobody makes any

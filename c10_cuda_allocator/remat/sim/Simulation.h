@@ -41,7 +41,7 @@ struct SimulationResult {
 
 struct SimulationLimits {
   CostNs most_recompute = -1; // stops above; negative: the workload's cost
-  // Asked before each step; false ends it. Null: nobody is.
+  // Asked before each op and replay; false ends it. Null: nobody is.
   const std::function<bool()>* may_go_on = nullptr;
 };
 

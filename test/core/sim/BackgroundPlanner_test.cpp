@@ -101,7 +101,7 @@ TEST(PlanSearchTest, EndsWhenItMayNotGoOn) {
   int steps = 0;
   const std::function<bool()> may_go_on = [&] { return ++steps < 300; };
   EXPECT_FALSE(search_plan(request, &may_go_on));
-  EXPECT_LT(steps, 320);
+  EXPECT_LT(steps, 310);
 }
 
 TEST(BackgroundPlannerTest, IterationsGetBetterAndNoneWorseThanDtr) {
