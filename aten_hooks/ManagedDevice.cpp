@@ -101,6 +101,11 @@ Bytes ManagedDevice::usage() const {
       : static_cast<Bytes>(c10::remat::cpu_memory_usage().live);
 }
 
+std::vector<c10::remat::SegmentView> ManagedDevice::layout() const {
+  return cuda_ == nullptr ? std::vector<c10::remat::SegmentView>()
+                          : cuda_->segments(c10::remat::MemoryRequest{});
+}
+
 Bytes ManagedDevice::peak() const {
   return cuda_ != nullptr
       ? cuda_->peak()

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace at::remat {
 
@@ -63,6 +64,7 @@ class ManagedDevice final : public c10::remat::DevicePort,
   void reset_peak();
 
   c10::remat::Bytes usage() const override;
+  std::vector<c10::remat::SegmentView> layout() const override;
   bool relieve(const c10::remat::MemoryRequest& request) noexcept override;
   std::string explain_out_of_memory(c10::remat::Bytes size) override;
 

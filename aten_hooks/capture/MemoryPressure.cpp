@@ -60,6 +60,10 @@ std::string explain_memory(
        << readable(memory.usage > managed ? memory.usage - managed : 0)
        << " not managed. " << readable(census.evicted)
        << " are evicted already. ";
+  if (!device.is_cpu()) {
+    text << "Largest hole: " << readable(census.largest_hole)
+         << " of neighboring bytes are free or evictable. ";
+  }
   if (memory.budget != c10::remat::Config::kUnlimited &&
       nbytes > memory.budget) {
     text << "This one allocation is above the budget: raise the budget. ";

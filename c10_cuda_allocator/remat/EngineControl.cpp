@@ -1,6 +1,7 @@
 #include "Engine.h"
 
 #include "Errors.h"
+#include "evict/LargestHole.h"
 #include "policy/PolicyRegistry.h"
 
 #include <new>
@@ -137,6 +138,7 @@ Census Engine::census() const {
   Census census;
   census.storages = state_.graph.version_count();
   census.op_records = state_.graph.op_count();
+  census.largest_hole = largest_hole(state_);
   state_.graph.for_each_version([&](VersionId id) {
     const StorageVersion& version = state_.graph[id];
     if (!version.owned) {

@@ -42,6 +42,10 @@ class DevicePort {
  public:
   virtual ~DevicePort() = default;
   virtual Bytes usage() const = 0;
+  // All segments, whatever is asked for; none where blocks have no neighbors.
+  virtual std::vector<SegmentView> layout() const {
+    return segments(MemoryRequest{});
+  }
   // See DeviceMemory::segments; none where blocks have no neighbors.
   virtual std::vector<SegmentView> segments(
       const MemoryRequest& /*request*/) const {

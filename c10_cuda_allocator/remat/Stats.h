@@ -35,6 +35,9 @@ struct Census {
   Bytes leaf = 0;
   Bytes escaped = 0;
   Bytes held = 0; // kept for replay only
+  // Most neighboring bytes that are free or evictable; 0: there are no
+  // neighbors.
+  Bytes largest_hole = 0;
 };
 
 } // namespace c10::remat

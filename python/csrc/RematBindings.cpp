@@ -243,6 +243,7 @@ py::dict census(int device) {
   result["leaf_bytes"] = census.leaf;
   result["escaped_bytes"] = census.escaped;
   result["held_bytes"] = census.held;
+  result["largest_hole_bytes"] = census.largest_hole;
   return result;
 }
 

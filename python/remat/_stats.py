@@ -43,6 +43,8 @@ class Stats:
     leaf_bytes: int  #: nothing can rematerialize them, now
     escaped_bytes: int  #: their address is known outside, now
     held_bytes: int  #: dead for the program, kept for replay, now
+    #: of a GPU's allocator: the most neighboring bytes that are free or evictable, now
+    largest_hole_bytes: int
     storages: int  #: versions in the graph, now
     op_records: int  #: now
 
@@ -117,6 +119,7 @@ def summary(device: Device = None) -> str:
         ("  escaped", _size(s.escaped_bytes)),
         ("held for replay", _size(s.held_bytes)),
         ("evicted", _size(s.evicted_bytes)),
+        ("largest hole", _size(s.largest_hole_bytes)),
         None,
         ("ops captured", f"{s.ops_captured}"),
         ("evictions", f"{s.evictions}"),

@@ -22,6 +22,7 @@ STATS = {
     "bytes_now",
     "bytes_peak",
     "escaped_bytes",
+    "largest_hole_bytes",
     "evicted_bytes",
     "evictions",
     "faults",

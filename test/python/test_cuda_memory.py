@@ -91,11 +91,35 @@ def test_error_names_the_device_and_what_holds_the_memory():
         torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     text = str(refused.value)
     assert "remat: out of memory on cuda:0. Tried to allocate 64.00 MiB" in text
-    for words in ("the budget is", " leaf ", "evictable", "Nothing was lost"):
+    holes = "Largest hole: ", "of neighboring bytes are free or evictable"
+    for words in ("the budget is", " leaf ", "evictable", *holes, "Nothing was lost"):
         assert words in text, text
     assert remat.stats("cuda").ooms == 1
     remat.set_budget(None, device="cuda")
     torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+
+
+def test_largest_hole(empty_gpu):
+    """Neighbors count together, free or evictable; what stays ends a hole."""
+    remat.enable("256MiB", device="cuda")
+
+    def hole():
+        return remat.stats("cuda").largest_hole_bytes
+
+    x = torch.zeros(64, device="cuda")
+    values = [x.new_zeros(8 * MIB, dtype=torch.uint8).add(1) for _ in range(4)]
+    before = hole()
+    assert before >= 16 * MIB  # two share a segment at least
+    remat.pin(values[0])
+    remat.pin(values[1])
+    remat.pin(values[2])
+    remat.pin(values[3])
+    assert hole() < before
+    for value in values:
+        remat.unpin(value)
+    assert hole() == before
+    _testing.evict(values[0])
+    assert hole() == before  # a free block is one, too
 
 
 def test_training_goes_on_after_an_error():
