@@ -243,6 +243,12 @@ void check(cudaError_t error) {
 
 } // namespace emulated_cuda
 
+// Of "aten::add_.Tensor" and its like, for tests.
+extern "C" __attribute__((visibility("default"))) int
+emulated_cuda_has_substitute(const char* name) {
+  return emulated_cuda::substitute_for(name) != nullptr ? 1 : 0;
+}
+
 // Called when torch.cuda is first initialized, since it needs the allocator.
 extern "C" __attribute__((visibility("default"))) void
 emulated_cuda_follow_allocator() {

@@ -17,6 +17,9 @@ hidden_writes() {
           {"aten::native_batch_norm", {"running_mean", "running_var"}},
           {"aten::cudnn_batch_norm", {"running_mean", "running_var"}},
           {"aten::batch_norm_update_stats", {"running_mean", "running_var"}},
+          {"aten::batch_norm_gather_stats", {"running_mean", "running_var"}},
+          {"aten::batch_norm_gather_stats_with_counts",
+           {"running_mean", "running_var"}},
           {"aten::_cudnn_rnn", {"dropout_state"}},
       };
   return *writes;

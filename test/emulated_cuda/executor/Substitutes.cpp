@@ -110,6 +110,41 @@ void cudnn_init_dropout_state(Stack& stack, SeedAndOffset) {
   stack.emplace_back(state);
 }
 
+// cuDNN's is bilinear, with zeros outside and aligned corners.
+void cudnn_grid_sampler(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor(), grid = args.tensor();
+  stack.emplace_back(at::grid_sampler_2d(input, grid, 0, 0, true));
+}
+
+void cudnn_grid_sampler_backward(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor input = args.tensor(), grid = args.tensor(),
+                   grad = args.tensor();
+  auto [grad_input, grad_grid] =
+      at::grid_sampler_2d_backward(grad, input, grid, 0, 0, true, {true, true});
+  stack.emplace_back(grad_input);
+  stack.emplace_back(grad_grid);
+}
+
+// cuDNN's grids have aligned corners.
+void cudnn_affine_grid(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor theta = args.tensor();
+  const int64_t n = args.integer(), c = args.integer(), h = args.integer(),
+                w = args.integer();
+  stack.emplace_back(at::affine_grid_generator(theta, {n, c, h, w}, true));
+}
+
+void cudnn_affine_grid_backward(Stack& stack, SeedAndOffset) {
+  Taken args(stack);
+  const at::Tensor grad = args.tensor();
+  const int64_t n = args.integer(), c = args.integer(), h = args.integer(),
+                w = args.integer();
+  stack.emplace_back(
+      at::affine_grid_generator_backward(grad, {n, c, h, w}, true));
+}
+
 const std::unordered_map<std::string, Substitute>& table() {
   static const auto* substitutes =
       new std::unordered_map<std::string, Substitute>{
@@ -143,6 +178,18 @@ const std::unordered_map<std::string, Substitute>& table() {
            &fused_lstm_cell_backward},
           {"aten::_thnn_fused_gru_cell", &fused_gru_cell},
           {"aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward},
+          {"aten::batch_norm_stats", &batch_norm_stats},
+          {"aten::batch_norm_elemt", &batch_norm_elemt},
+          {"aten::batch_norm_gather_stats", &batch_norm_gather_stats},
+          {"aten::batch_norm_gather_stats_with_counts",
+           &batch_norm_gather_stats_with_counts},
+          {"aten::batch_norm_backward_reduce", &batch_norm_backward_reduce},
+          {"aten::batch_norm_backward_elemt", &batch_norm_backward_elemt},
+          {"aten::cudnn_grid_sampler", &cudnn_grid_sampler},
+          {"aten::cudnn_grid_sampler_backward", &cudnn_grid_sampler_backward},
+          {"aten::cudnn_affine_grid_generator", &cudnn_affine_grid},
+          {"aten::cudnn_affine_grid_generator_backward",
+           &cudnn_affine_grid_backward},
       };
   return *substitutes;
 }

@@ -49,5 +49,13 @@ void fused_lstm_cell(torch::jit::Stack& stack, SeedAndOffset random);
 void fused_lstm_cell_backward(torch::jit::Stack& stack, SeedAndOffset random);
 void fused_gru_cell(torch::jit::Stack& stack, SeedAndOffset random);
 void fused_gru_cell_backward(torch::jit::Stack& stack, SeedAndOffset random);
+void batch_norm_stats(torch::jit::Stack& stack, SeedAndOffset random);
+void batch_norm_elemt(torch::jit::Stack& stack, SeedAndOffset random);
+void batch_norm_gather_stats(torch::jit::Stack& stack, SeedAndOffset random);
+void batch_norm_gather_stats_with_counts(
+    torch::jit::Stack& stack,
+    SeedAndOffset random);
+void batch_norm_backward_reduce(torch::jit::Stack& stack, SeedAndOffset random);
+void batch_norm_backward_elemt(torch::jit::Stack& stack, SeedAndOffset random);
 
 } // namespace emulated_cuda
