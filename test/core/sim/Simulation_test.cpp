@@ -7,8 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <functional>
+#include <random>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace c10::remat {
 namespace {
@@ -184,6 +188,93 @@ TEST(TraceWorkloadTest, WritesInPlace) {
   EXPECT_EQ(result.outcome, Outcome::Completed);
   EXPECT_EQ(result.peak, 16u);
   EXPECT_EQ(result.elapsed, 25);
+}
+
+// Forward and backward of `layers` ops of unlike costs and sizes, some of which
+// read what an earlier one has made.
+Workload random_network(std::mt19937& random, int layers) {
+  using Step = Workload::Step;
+  Workload workload;
+  const auto make = [&](Bytes size) {
+    return workload.add_tensor(workload.add_storage(size));
+  };
+  const auto add = [&](Step::Kind kind, Workload::Tensor tensor) {
+    Step step;
+    step.kind = kind;
+    step.tensor = tensor;
+    workload.steps.push_back(std::move(step));
+  };
+  const auto op = [&](std::vector<Workload::Tensor> inputs, Bytes size) {
+    Step step;
+    step.name = "f";
+    step.cost = 10 << (random() % 6);
+    step.inputs = std::move(inputs);
+    step.outputs = {make(size)};
+    workload.steps.push_back(step);
+    return step.outputs[0];
+  };
+  const Workload::Tensor weight = make(8);
+  add(Step::Kind::Constant, weight);
+  std::vector<Workload::Tensor> made{weight};
+  std::vector<std::vector<Workload::Tensor>> read;
+  for (int i = 0; i < layers; ++i) {
+    std::vector<Workload::Tensor> inputs{made.back()};
+    if (random() % 3 == 0) {
+      inputs.push_back(made[random() % made.size()]);
+    }
+    read.push_back(inputs);
+    made.push_back(op(inputs, Bytes{8} << (random() % 4)));
+  }
+  Workload::Tensor gradient = op({made.back()}, 8);
+  for (int i = layers; i-- > 0;) {
+    std::vector<Workload::Tensor> inputs = read[i];
+    inputs.push_back(gradient);
+    const Workload::Tensor next = op(inputs, 8);
+    add(Step::Kind::Release, gradient);
+    add(Step::Kind::Release, made[i + 1]);
+    gradient = next;
+  }
+  add(Step::Kind::Release, gradient);
+  return workload;
+}
+
+// Of the last of several iterations.
+CostNs settled(
+    const Workload& workload,
+    const std::function<SimulationResult(const Workload&)>& run) {
+  const SimulationResult all = run(repeated(workload, 6));
+  EXPECT_TRUE(all.is_feasible());
+  return all.recompute - run(repeated(workload, 5)).recompute;
+}
+
+TEST(LearningTest, RecomputesNoMoreThanDtr) {
+  std::mt19937 random(5);
+  CostNs dtr_total = 0;
+  CostNs learned_total = 0;
+  for (int i = 0; i < 30; ++i) {
+    const Workload workload = random_network(random, 20 + random() % 60);
+    const Bytes budget = repeated(workload, 2).peak() * (50 + i % 4 * 10) / 100;
+    const CostNs dtr = settled(workload, [&](const Workload& iterations) {
+      return simulate(iterations, "dtr", budget);
+    });
+    const CostNs learned = settled(workload, [&](const Workload& iterations) {
+      return simulate_learning(iterations, budget);
+    });
+    EXPECT_LE(learned, dtr) << "network " << i;
+    dtr_total += dtr;
+    learned_total += learned;
+  }
+  EXPECT_LT(learned_total, dtr_total * 0.75);
+}
+
+TEST(LearningTest, IsTheSameAgain) {
+  std::mt19937 random(7);
+  const Workload workload = repeated(random_network(random, 60), 6);
+  const Bytes budget = workload.peak() / 2;
+  const SimulationResult first = simulate_learning(workload, budget);
+  const SimulationResult second = simulate_learning(workload, budget);
+  EXPECT_EQ(first.recompute, second.recompute);
+  EXPECT_EQ(first.evictions, second.evictions);
 }
 
 } // namespace
