@@ -93,12 +93,12 @@ void TraceRecorder::mention(const OpGraph& graph, VersionId id) {
   }
 }
 
-void TraceRecorder::tell(const TraceEvent& event) {
+void TraceRecorder::tell(TraceEvent&& event) {
   if (writer_ != nullptr) {
     writer_->write(event);
   }
   if (log_ != nullptr) {
-    log_->add(event);
+    log_->add(std::move(event));
   }
 }
 
@@ -106,7 +106,7 @@ void TraceRecorder::tell(TraceEvent::Kind kind, uint64_t id) {
   TraceEvent event;
   event.kind = kind;
   event.id = id;
-  tell(event);
+  tell(std::move(event));
 }
 
 void TraceRecorder::version(const OpGraph& graph, VersionId id) {
@@ -114,7 +114,7 @@ void TraceRecorder::version(const OpGraph& graph, VersionId id) {
   event.kind = Kind::Version;
   event.id = graph[id].created;
   event.size = graph[id].size;
-  tell(event);
+  tell(std::move(event));
 }
 
 void TraceRecorder::op(const OpGraph& graph, OpId id) {
@@ -137,7 +137,7 @@ void TraceRecorder::op(const OpGraph& graph, OpId id) {
     event.overwrites.push_back(
         {event.inputs[overwrite.input], event.outputs[overwrite.output].id});
   }
-  tell(event);
+  tell(std::move(event));
 }
 
 // What a storage held before ends with the op if that reads it, else before
@@ -179,7 +179,7 @@ void TraceRecorder::unrecorded_op(const OpGraph& graph, const Captured& did) {
     mention(graph, input);
     event.inputs.push_back(graph[input].created);
   }
-  tell(event);
+  tell(std::move(event));
 }
 
 void TraceRecorder::access(const OpGraph& graph, VersionId id) {
@@ -212,7 +212,7 @@ void TraceRecorder::pressure(Bytes wanted) {
   TraceEvent event;
   event.kind = Kind::Pressure;
   event.size = wanted;
-  tell(event);
+  tell(std::move(event));
 }
 
 } // namespace c10::remat

@@ -58,7 +58,7 @@ class TraceRecorder {
   void write_graph(const OpGraph& graph);
   void unrecorded_op(const OpGraph& graph, const Captured& did);
   void mention(const OpGraph& graph, VersionId id);
-  void tell(const TraceEvent& event);
+  void tell(TraceEvent&& event);
   void tell(TraceEvent::Kind kind, uint64_t id);
 
   std::unique_ptr<TraceWriter> writer_;

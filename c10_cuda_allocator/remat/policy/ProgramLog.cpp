@@ -1,6 +1,7 @@
 #include "ProgramLog.h"
 
 #include <iterator>
+#include <utility>
 
 namespace c10::remat {
 
@@ -58,7 +59,7 @@ void ProgramLog::mention(const OpGraph& graph, VersionId id) {
   }
 }
 
-void ProgramLog::add(const TraceEvent& event) {
+void ProgramLog::add(TraceEvent event) {
   if (!is_complete()) {
     return;
   }
@@ -88,15 +89,13 @@ void ProgramLog::add(const TraceEvent& event) {
   case Kind::ParameterWrite:
     break;
   }
-  push(event, events_);
+  push(std::move(event), events_);
 }
 
-void ProgramLog::push(
-    const TraceEvent& event,
-    std::vector<TraceEvent>& events) {
+void ProgramLog::push(TraceEvent&& event, std::vector<TraceEvent>& events) {
   bytes_ += bytes_of(event);
   if (is_complete()) {
-    events.push_back(event);
+    events.push_back(std::move(event));
   } else {
     leaves_ = {};
     events_ = {};

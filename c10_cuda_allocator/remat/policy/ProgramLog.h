@@ -27,7 +27,7 @@ class REMAT_API ProgramLog {
   void mention(const OpGraph& graph, VersionId id);
   // Events of other kinds than the program's doing, and deaths of what was
   // never named, are left out.
-  void add(const TraceEvent& event);
+  void add(TraceEvent event);
 
   bool is_complete() const {
     return bytes_ <= kMostBytes;
@@ -35,7 +35,7 @@ class REMAT_API ProgramLog {
   std::vector<TraceEvent> take();
 
  private:
-  void push(const TraceEvent& event, std::vector<TraceEvent>& events);
+  void push(TraceEvent&& event, std::vector<TraceEvent>& events);
 
   std::vector<TraceEvent> leaves_; // come first
   std::vector<TraceEvent> events_;
