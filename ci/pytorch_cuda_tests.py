@@ -19,7 +19,7 @@ _MEMORY = (
     "memory or alloc or caching or snapshot or cached or fraction or oom or "
     "MemPool or BlockState or record_stream or pinned"
 )
-_SECONDS_PER_TEST = 240
+_SECONDS_PER_TEST = 120
 
 
 def results(python: str, expression: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def results(python: str, expression: str) -> dict[str, str]:
     )
     for name, result in found.items():
         if result == "failed":
-            _, suite, test = name.split(".")
+            _, suite, test = name.rsplit(".", 2)
             again = _run(python, [f"test_cuda.py::{suite}::{test}"])
             found[name] = again.get(name, "failed")
     return found
