@@ -13,6 +13,8 @@ if [[ ${1:-} == --timing ]]; then
   case ${1:-} in a100-40gb | h100-80gb | h200) gpu=$1; shift ;; esac
   # More than it has, so that the plain run fits.
   device=(--emulate-cuda "$gpu" --timing --capacity 1024GiB)
+  # The allocator's setting for programs short of memory.
+  export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
 fi
 command=measure
 case ${1:-} in measure | report | quick) command=$1; shift ;; esac

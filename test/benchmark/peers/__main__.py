@@ -23,7 +23,7 @@ from .store import Store, environment
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 MODELS = (*models.PUBLISHED, *models.NAMES)
 # In timing mode all that takes time is modelled, so a run repeats exactly.
-TIMING_MODE = Timing(warm_up=3, rounds=2, beside=False)
+TIMING_MODE = Timing(warm_up=4, rounds=2, beside=False)
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 

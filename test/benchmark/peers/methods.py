@@ -75,7 +75,6 @@ def all_methods(
     methods = [Method("remat", f"{p}@{t:g}") for p in policies for t in targets]
     methods += [Method("checkpoint", label) for label in labels]
     methods.append(Method("selective", labels[0]))
-    methods += [Method("selective", x) for x in labels if x.startswith("first ")]
     if compiled:
         methods += [Method("compile", ratio) for ratio in COMPILE_RATIOS]
         methods.append(Method("compile_checkpoint", labels[0]))

@@ -7,7 +7,7 @@ each of the first three blocks and leaves the others alone; some models have oth
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import nn
 
@@ -18,7 +18,7 @@ Forward = Callable[..., object]
 Wrap = Callable[[Forward], Forward]
 Cut = Callable[[Wrap], None]
 
-MOST_PARTIAL_CUTS = 6
+MOST_PARTIAL_CUTS = 5
 
 
 def cuts(name: str, module: nn.Module) -> dict[str, Cut]:
@@ -42,6 +42,15 @@ def cuts(name: str, module: nn.Module) -> dict[str, Cut]:
             found[f"every {size}"] = functools.partial(_wrap_runs, chains, size)
     found.update(_partial(blocks))
     return found
+
+
+def labels_to_try(found: Iterable[str]) -> list[str]:
+    """Return the labels of ``cuts``, of those that leave blocks alone only some."""
+    labels = list(found)
+    firsts = [label for label in labels if label.startswith("first ")]
+    count = min(MOST_PARTIAL_CUTS, len(firsts))
+    spread = {firsts[len(firsts) * (2 * i + 1) // (2 * count)] for i in range(count)}
+    return [label for label in labels if label in spread or label not in firsts]
 
 
 def _chains(name: str, module: nn.Module) -> list[Sequence[nn.Module]]:
@@ -82,12 +91,9 @@ def _wrap_runs(chains: Sequence[nn.Sequential], size: int, wrap: Wrap) -> None:
 
 
 def _partial(blocks: Sequence[nn.Module]) -> dict[str, Cut]:
-    count = min(MOST_PARTIAL_CUTS, len(blocks) - 1)
-    firsts = {round(len(blocks) * (i + 1) / (count + 1)) for i in range(count)}
     return {
         f"first {first}": functools.partial(_wrap_all, blocks[:first])
-        for first in sorted(firsts)
-        if 0 < first < len(blocks)
+        for first in range(1, len(blocks))
     }
 
 

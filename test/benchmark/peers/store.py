@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def environment(device: str, gpu: str | None) -> dict[str, Any]:
         found["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
     if gpu:
         found["gpu"] = gpu
+        found["allocator"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "default")
     return found
 
 

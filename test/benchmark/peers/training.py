@@ -18,7 +18,7 @@ from models import Workload
 
 from .counters import DeviceCounter, HeapCounter, Reading
 from .methods import Method
-from .segments import Forward, cuts
+from .segments import Forward, cuts, labels_to_try
 
 SEED = 7
 # What selective checkpointing keeps: products, convolutions and attention.
@@ -44,10 +44,11 @@ class Step:
 
 
 class PeerTraining:
-    """A training whose gradients stay allocated from step to step.
+    """A training that can be stepped.
 
-    So what is held before a step is the same for all methods, and what a step needs
-    beyond it is what a method can change.
+    On the CPU gradients stay allocated from step to step, as in the published figures:
+    what a step needs beyond what is held before it is what a method can change. On a
+    GPU they are freed, which is the default of ``zero_grad``, and a step needs them.
     """
 
     def __init__(
@@ -72,15 +73,17 @@ class PeerTraining:
         self._number = 0
         module = self._workload.module
         self._optimizer = self._workload.optimizer(module.parameters())
-        self.labels = list(cuts(model, module))
+        self.labels = labels_to_try(cuts(model, module))
         self._loss = functools.partial(self._workload.loss, module)
         if method.family in ("checkpoint", "selective", "compile_checkpoint"):
             cut = cuts(model, module)[method.setting]
             cut(_selective if method.family == "selective" else _checkpointed)
         if method.family.startswith("compile"):
             self._compile(method)
-        for parameter in module.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+        self._keeps_gradients = device == "cpu"
+        if self._keeps_gradients:
+            for parameter in module.parameters():
+                parameter.grad = torch.zeros_like(parameter)
 
     def step(self, after_forward: Callable[[], None] = lambda: None) -> Step:
         """Train on the next batch. Raises what the method raises."""
@@ -89,13 +92,13 @@ class PeerTraining:
         with torch.device(self._device):
             batch = self._batch(self._workload, self._number)
         self._number += 1
+        self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)
         self.counter.begin()
         dtype = self._workload.dtype
         with torch.device(self._device):
             with torch.autocast(self._device, dtype, enabled=dtype is not None):
                 loss = self._loss(batch)
         after_forward()
-        self._optimizer.zero_grad(set_to_none=False)
         loss.backward()
         loss = loss.detach()
         self._optimizer.step()
