@@ -88,7 +88,7 @@ def summary_lines(data: dict[str, Any]) -> Iterator[str]:
         f"{len(parts) - ahead - level}."
     )
     yield (
-        f"- Only `planned` gets there: {alone}; only a peer does: {lost}; neither does: "
+        f"- Only `planned` gets there: {alone}; only a peer does: {lost}; neither: "
         f"{neither}."
     )
 
