@@ -101,9 +101,15 @@ Bytes ManagedDevice::usage() const {
       : static_cast<Bytes>(c10::remat::cpu_memory_usage().live);
 }
 
-std::vector<c10::remat::SegmentView> ManagedDevice::layout() const {
-  return cuda_ == nullptr ? std::vector<c10::remat::SegmentView>()
-                          : cuda_->segments(c10::remat::MemoryRequest{});
+std::vector<c10::remat::SegmentView> ManagedDevice::segments(
+    const c10::remat::MemoryRequest& request) const {
+  return cuda_ != nullptr ? cuda_->segments(request)
+                          : std::vector<c10::remat::SegmentView>();
+}
+
+c10::remat::CostNs ManagedDevice::copy_cost(Bytes size) const {
+  return cuda_ != nullptr ? cuda_->copy_cost(size)
+                          : DevicePort::copy_cost(size);
 }
 
 Bytes ManagedDevice::peak() const {

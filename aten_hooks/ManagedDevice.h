@@ -64,9 +64,14 @@ class ManagedDevice final : public c10::remat::DevicePort,
   void reset_peak();
 
   c10::remat::Bytes usage() const override;
-  std::vector<c10::remat::SegmentView> layout() const override;
+  std::vector<c10::remat::SegmentView> segments(
+      const c10::remat::MemoryRequest& request) const override;
+  c10::remat::CostNs copy_cost(c10::remat::Bytes size) const override;
   bool relieve(const c10::remat::MemoryRequest& request) noexcept override;
   std::string explain_out_of_memory(c10::remat::Bytes size) override;
+  bool uses_windows() const override {
+    return engine_.config().windows;
+  }
 
  private:
   const c10::Device device_;

@@ -92,7 +92,7 @@ OpCall::OpCall(
     if (traits.not_replayable != nullptr) {
       decline(traits.not_replayable);
     } else if (makes_gradients()) {
-      decline("gradient");
+      decline(kGradient);
     }
   }
   if (home_ != nullptr && home_->captures_graph()) {

@@ -24,10 +24,12 @@ class OpCall {
       c10::Device device,
       torch::jit::Stack& stack);
 
-  // While the kernel runs: what it allocates can be evicted later.
+  // Of what the kernel allocates. Gradients are leaves, but in the backward
+  // pass they take the place of the activations that they are made from, size
+  // for size, and are gone before memory is short again.
   c10::remat::Placement placement() const {
-    return record_ ? c10::remat::Placement::Evictable
-                   : c10::remat::Placement::Leaf;
+    return record_ || declined_ == kGradient ? c10::remat::Placement::Evictable
+                                             : c10::remat::Placement::Leaf;
   }
 
   // Exactly one `end` or `abort` follows a `begin` that returned.
@@ -37,6 +39,8 @@ class OpCall {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  static constexpr char kGradient[] = "gradient"; // a reason to decline
 
   // A storage among the arguments. Unmanaged ones have no handle.
   struct Operand {

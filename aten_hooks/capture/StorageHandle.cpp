@@ -147,6 +147,32 @@ void StoragePortImpl::adopt(
   }
 }
 
+bool StoragePortImpl::move(
+    c10::remat::StorageVersion& version,
+    const void* block,
+    const std::vector<c10::remat::AddressRange>& avoided) noexcept {
+  StorageHandle& handle = *holder_of(version);
+  auto* memory = c10::remat::cuda_memory(handle.device.index());
+  if (memory == nullptr) {
+    return false;
+  }
+  const auto lock = lock_stream_uses(handle.device);
+  handle.streams.before_eviction(handle.data, memory->is_capturing());
+  void* const address = memory->copy_to_free_block(block, avoided);
+  if (address == nullptr) {
+    return false;
+  }
+  handle.data =
+      at::DataPtr(address, address, handle.data.get_deleter(), handle.device);
+  handle.streams.made_by_replay(
+      handle.streams.allocated_on(), handle.streams.allocated_on());
+  tell_owner(handle.data, &handle);
+  if (handle.storage != nullptr) {
+    set_address(*handle.storage, address);
+  }
+  return true;
+}
+
 void StoragePortImpl::set_version(void* holder, VersionId id) noexcept {
   auto* handle = static_cast<StorageHandle*>(holder);
   const bool is_new = !handle->version;

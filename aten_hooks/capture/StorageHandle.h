@@ -8,6 +8,7 @@
 #include <c10/remat/StorageHooks.h>
 
 #include <optional>
+#include <vector>
 
 namespace at::remat {
 
@@ -61,6 +62,10 @@ class StoragePortImpl final : public c10::remat::StoragePort {
   void adopt(
       c10::remat::StorageVersion& version,
       std::unique_ptr<c10::remat::Buffer> buffer) noexcept override;
+  bool move(
+      c10::remat::StorageVersion& version,
+      const void* block,
+      const std::vector<c10::remat::AddressRange>& avoided) noexcept override;
   void set_version(void* holder, VersionId id) noexcept override;
   VersionId version_of(void* holder) const noexcept override;
   void disown(c10::remat::StorageVersion& version) noexcept override;

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <c10/cuda/remat/Blocks.h>
+#include <c10/cuda/remat/DeviceTraits.h>
 #include <c10/remat/Config.h>
 #include <c10/remat/DeviceMemory.h>
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
@@ -30,6 +33,13 @@ namespace c10::remat {
 // What can be evicted is allocated from two more pools, so that windows are not
 // cut in pieces by parameters and other bytes that stay. The allocator's own
 // pools serve everything else, and everything while remat is off.
+//
+// Note [The arena]
+// The large one of the two pools is one expandable segment per stream, whether
+// or not the program asked for those, where the driver can map pages: windows
+// need many neighbors. Its pages stay mapped, as mapping and unmapping waits
+// for the device; they are taken from it only for other pools, or for a request
+// that nothing else serves.
 template <class Allocator>
 class CudaMemory final : public DeviceMemory {
  public:
@@ -57,74 +67,13 @@ class CudaMemory final : public DeviceMemory {
       Params& params,
       Lock& lock,
       const Context& context,
-      bool device_is_full) {
-    if (handler_ == nullptr) {
-      // Since before the limit was taken away, evictable segments have room.
-      return device_is_full && may_evict() && use_other_placement(params);
-    }
-    if (!may_evict()) {
-      return false;
-    }
-    if (device_is_full && shrink(params) &&
-        allocator_.alloc_block(params, true, context, lock)) {
-      return true;
-    }
-    const Bytes growth = growth_of(params.alloc_size);
-    bool relieved = false;
-    while (may_evict()) {
-      const Bytes shortage = shortage_of(growth);
-      if (shortage == 0 && !device_is_full) {
-        return false; // may grow
-      }
-      if (release_segments(device_is_full ? growth : shortage, context)) {
-        if (!device_is_full) {
-          return false;
-        }
-        if (allocator_.alloc_block(params, true, context, lock)) {
-          return true;
-        }
-      }
-      if (relieved && !allocator_.cuda_events.empty()) {
-        // What was evicted may be free once other streams are done with it:
-        // wait for that before more is evicted.
-        relieved = false;
-        allocator_.synchronize_and_free_events(context);
-        if (use_free_block(params)) {
-          return true;
-        }
-        continue;
-      }
-      if (params.size() > limit_) {
-        return false; // whatever is evicted
-      }
-      MemoryRequest request;
-      request.size = params.size();
-      request.shortage = device_is_full ? growth : shortage;
-      request.unused = unused();
-      request.allocator_key = &params;
-      PressureHandler* handler = handler_;
-      lock.unlock();
-      relieved = handler->relieve(request);
-      lock.lock();
-      if (handler_ == nullptr || !may_evict()) {
-        return use_free_block(params);
-      }
-      allocator_.process_events(context);
-      if (use_free_block(params)) {
-        return true;
-      }
-      if (!relieved) {
-        allocator_.synchronize_and_free_events(context);
-        return use_free_block(params) || use_other_placement(params);
-      }
-    }
-    return false;
-  }
+      bool device_is_full);
 
-  // `growth` bytes more would be above the limit: sets `error`.
-  bool refuses(size_t growth, cudaError_t& error) const {
+  // A segment for `params` would take usage above the limit: sets `error`.
+  template <class Params>
+  bool refuses(const Params& params, cudaError_t& error) const {
     if (C10_LIKELY(handler_ == nullptr) ||
-        shortage_of(growth_of(growth)) == 0) {
+        shortage_of(growth_of(params)) == 0) {
       return false;
     }
     error = cudaErrorMemoryAllocation;
@@ -135,27 +84,25 @@ class CudaMemory final : public DeviceMemory {
   // the allocator's own are to be used.
   template <class Pool>
   Pool* pool_for(bool is_small, Pool& small, Pool& large) const {
-    return C10_UNLIKELY(handler_ != nullptr) &&
-            placement() == Placement::Evictable
-        ? (is_small ? &small : &large)
-        : nullptr;
+    if (C10_LIKELY(handler_ == nullptr) || !uses_windows_ ||
+        placement() != Placement::Evictable) {
+      return nullptr;
+    }
+    if (offer_target_only_) {
+      offer_target_only_();
+    }
+    return is_small ? &small : &large;
   }
 
-  // How large to make a new segment in which `size` bytes are wanted: windows
-  // are found where there are many neighbors. Expandable segments grow, and
-  // with a largest size to split the rest of a large one could not be used.
+  // See Note [The arena].
   template <class Pool>
-  size_t segment_size(const Pool& pool, size_t size) const {
-    if (C10_LIKELY(handler_ == nullptr) ||
-        &pool != &allocator_.remat_large_blocks ||
-        limit_ == Config::kUnlimited || Config_::expandable_segments() ||
-        Config_::max_split_size() != std::numeric_limits<size_t>::max()) {
-      return size;
-    }
-    const Bytes usage = allocator_.total_allocated_memory;
-    const Bytes left = usage < limit_ ? limit_ - usage : 0;
-    const Bytes wanted = std::min(limit_ / kSegmentsPerBudget, left);
-    return std::max<size_t>(size, wanted / kPage * kPage);
+  bool is_arena(const Pool* pool) const {
+    return C10_UNLIKELY(arena_page_ != 0) &&
+        pool == &allocator_.remat_large_blocks;
+  }
+  template <class Pool>
+  size_t page_size(const Pool* pool, size_t usual) const {
+    return is_arena(pool) ? arena_page_ : usual;
   }
 
   void freed(const void* address) {
@@ -206,7 +153,20 @@ class CudaMemory final : public DeviceMemory {
     allocator_.stats.reserved_bytes[0].reset_peak();
   }
   void set_limit(Bytes limit, PressureHandler* handler) noexcept override {
+    const bool uses_windows = handler != nullptr && handler->uses_windows();
+    // With a largest size to split most of a long segment would go unused.
+    const bool maps_pages = uses_windows &&
+        Config_::max_split_size() == std::numeric_limits<size_t>::max() &&
+        can_map_pages(device_, kPage);
+    const double bytes_per_ns = memory_bytes_per_ns(device_);
     const Guard guard(allocator_.mutex);
+    uses_windows_ = uses_windows;
+    bytes_per_ns_ = bytes_per_ns;
+    // Where there is an arena, it keeps the size of its pages.
+    if (allocator_.remat_large_blocks.unmapped.empty()) {
+      const Bytes page = limit < kLargeBudget ? kPage : kLargePage;
+      arena_page_ = maps_pages ? page : 0;
+    }
     limit_ = limit;
     handler_ = handler;
   }
@@ -217,6 +177,14 @@ class CudaMemory final : public DeviceMemory {
     } else {
       owners_[address] = owner;
     }
+  }
+  void* copy_to_free_block(
+      const void* key,
+      const std::vector<AddressRange>& avoided) noexcept override;
+  CostNs copy_cost(Bytes size) const noexcept override {
+    // GB/s are bytes per ns; each byte is read and written.
+    return kLaunchNs +
+        static_cast<CostNs>(2 * static_cast<double>(size) / bytes_per_ns_);
   }
   void release_free_memory() override {
     allocator_.emptyCache();
@@ -246,62 +214,34 @@ class CudaMemory final : public DeviceMemory {
             });
   }
   std::vector<SegmentView> segments(
-      const MemoryRequest& request) const override {
-    const Guard guard(allocator_.mutex);
-    const auto* params = static_cast<const typename Allocator::remat_params*>(
-        request.allocator_key);
-    // Of an expandable segment, a mapped range counts as one.
-    auto heads = allocator_.get_all_blocks();
-    heads.erase(
-        std::remove_if(
-            heads.begin(),
-            heads.end(),
-            [](const auto* block) {
-              return (block->prev != nullptr && block->prev->mapped) ||
-                  block->pool->owner_PrivatePool != nullptr;
-            }),
-        heads.end());
-    // So that of equally good choices always the same is made.
-    std::sort(heads.begin(), heads.end(), [](const auto* a, const auto* b) {
-      return std::less<void*>()(a->ptr, b->ptr);
-    });
-    std::vector<SegmentView> result;
-    for (const auto* block : heads) {
-      SegmentView segment;
-      segment.serves_request = params != nullptr &&
-          block->pool == params->pool && block->stream == params->stream();
-      segment.releasable = block->expandable_segment_ == nullptr;
-      for (; block != nullptr && block->mapped; block = block->next) {
-        const auto owner = owners_.find(block->ptr);
-        const bool is_free = !block->allocated && block->event_count == 0 &&
-            block->stream_uses.empty();
-        segment.blocks.push_back(
-            {block->size,
-             block->allocated && owner != owners_.end() ? owner->second
-                                                        : nullptr,
-             is_free});
-      }
-      result.push_back(std::move(segment));
-    }
-    return result;
-  }
+      const MemoryRequest& request) const override;
 
  private:
   using Guard = std::lock_guard<std::recursive_mutex>;
   using Config_ = cuda::CUDACachingAllocator::CUDAAllocatorConfig;
 
-  static constexpr Bytes kSegmentsPerBudget = 8;
   static constexpr cuda::MempoolId_t kEvictablePool{0, ~uint64_t{0}};
   static constexpr Bytes kPage = Bytes{2} << 20;
+  static constexpr Bytes kLargePage = cuda::CUDACachingAllocator::kLargeBuffer;
+  // From this budget on pages are large: mapping takes as long for each page,
+  // and of small pages more can be given back.
+  static constexpr Bytes kLargeBudget = Bytes{16} << 30;
+  static constexpr CostNs kLaunchNs = 5000;
 
-  // Pages of expandable segments are mapped whole.
-  static Bytes growth_of(size_t size) {
-    if (!Config_::expandable_segments()) {
-      return size;
+  // By how much usage grows if `params` gets memory that is new. Pages are
+  // mapped whole, beside what is free and mapped already.
+  template <class Params>
+  Bytes growth_of(const Params& params) const {
+    const auto* pool = params.pool;
+    if (!Config_::expandable_segments() && !is_arena(pool)) {
+      return params.alloc_size;
     }
-    const Bytes kLargePage = cuda::CUDACachingAllocator::kLargeBuffer;
-    return size <= kPage ? size
-                         : (size + kLargePage - 1) / kLargePage * kLargePage;
+    return bytes_to_map(*pool, params.stream(), params.size(), page_of(pool));
+  }
+
+  template <class Pool>
+  Bytes page_of(const Pool* pool) const {
+    return pool->is_small ? kPage : page_size(pool, kLargePage);
   }
 
   Bytes shortage_of(Bytes growth) const {
@@ -328,61 +268,16 @@ class CudaMemory final : public DeviceMemory {
 
   // Gives back segments that are free, if they are enough.
   template <class Context>
-  bool release_segments(Bytes wanted, const Context& context) {
-    std::vector<typename Allocator::remat_block*> segments;
-    Bytes bytes = 0;
-    for (const auto* pool : pools()) {
-      for (auto* block : pool->blocks) {
-        if (bytes < wanted && block->prev == nullptr &&
-            block->next == nullptr && block->expandable_segment_ == nullptr) {
-          segments.push_back(block);
-          bytes += block->size;
-        }
-      }
-    }
-    if (bytes < wanted) {
-      return release_pages(wanted, context);
-    }
-    for (auto* segment : segments) {
-      allocator_.release_block(segment, context);
-    }
-    return true;
-  }
+  bool release_segments(Bytes wanted, bool also_small, const Context& context);
 
   // The same with pages of expandable segments.
   template <class Context>
-  bool release_pages(Bytes wanted, const Context& context) {
-    if (!Config_::expandable_segments()) {
-      return false;
-    }
-    const Bytes before = allocator_.total_allocated_memory;
-    for (const auto* pool : pools()) {
-      std::vector<typename Allocator::remat_block*> blocks;
-      for (auto* block : pool->blocks) {
-        if (block->expandable_segment_ != nullptr) {
-          blocks.push_back(block);
-        }
-      }
-      for (auto* block : blocks) {
-        if (before - allocator_.total_allocated_memory < wanted) {
-          allocator_.unmap_block(block, context);
-        }
-      }
-    }
-    return before - allocator_.total_allocated_memory >= wanted;
-  }
+  bool release_pages(Bytes wanted, const Context& context);
 
   // Evicting and what it needs (asking events, giving memory back) would end a
   // capture.
   bool may_evict() const {
     return allocator_.captures_underway.empty();
-  }
-
-  // Takes back what `segment_size` has added; returns whether it had.
-  template <class Params>
-  static bool shrink(Params& params) {
-    const size_t smallest = Allocator::get_allocation_size(params.size());
-    return params.alloc_size > smallest && (params.alloc_size = smallest, true);
   }
 
   template <class Params>
@@ -394,39 +289,30 @@ class CudaMemory final : public DeviceMemory {
     return true;
   }
 
+  // What is free among leaves is better used than added to by evicting: what
+  // lies there can be evicted when leaves need it. The other way round, leaves
+  // would stay among evictable bytes and cut windows in two.
+  template <class Params>
+  bool lends_leaf_block(Params& params);
+
   // Better a leaf among evictable bytes, or a small block among large ones,
   // than an error.
   template <class Params>
-  bool use_other_placement(Params& params) {
-    auto* const pool = params.pool;
-    if (pool->owner_PrivatePool != nullptr) {
-      return false;
-    }
-    for (auto* other :
-         {&allocator_.small_blocks,
-          &allocator_.remat_small_blocks,
-          &allocator_.remat_large_blocks,
-          &allocator_.large_blocks}) {
-      // A large allocation fits into no block of the small pools.
-      if (other != pool && (pool->is_small || !other->is_small)) {
-        params.pool = other;
-        if (use_free_block(params)) {
-          // Counted where it will be when it is freed.
-          params.stat_types = allocator_.get_stat_types_for_pool(*other);
-          return true;
-        }
-      }
-    }
-    params.pool = pool;
-    return false;
-  }
+  bool use_other_placement(Params& params);
 
   Allocator& allocator_;
   int device_ = -1;
   // The rest is guarded by the allocator's lock.
   Bytes limit_ = Config::kUnlimited;
   PressureHandler* handler_ = nullptr;
+  bool uses_windows_ = false;
+  double bytes_per_ns_ = 1;
+  size_t arena_page_ = 0; // 0: there is no arena
+  // While a block is allocated for a copy: leaves nothing else in its pool.
+  std::function<void()> offer_target_only_;
   ska::flat_hash_map<const void*, void*> owners_; // by address of the block
 };
 
 } // namespace c10::remat
+
+#include <c10/cuda/remat/CudaMemory-inl.h>

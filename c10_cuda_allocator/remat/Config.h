@@ -20,6 +20,10 @@ struct Config {
   // Of one core, for making plans while the program runs; 0: none are made. For
   // whoever owns the engine: see BackgroundPlanner.
   double planner_share = 0.1;
+  // For comparisons: false treats a device whose memory lies in segments as an
+  // allocator that knows no owners is treated. Evictable bytes are not placed
+  // apart, and victims are chosen one at a time until the request fits.
+  bool windows = true;
   // Evict everything evictable after each op, whatever the budget.
   bool chaos = false;
   // Records that keep a version alive through more than this many

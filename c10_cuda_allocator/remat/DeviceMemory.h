@@ -18,6 +18,7 @@ struct MemoryRequest {
   // Reserved, but in use by nobody. If `size` is less, only fragmentation
   // stands in the way.
   Bytes unused = 0;
+  Bytes reserved = 0; // in use or not
   // What the allocator needs to tell which blocks could serve the request;
   // null: there is none, only the shortage.
   const void* allocator_key = nullptr;
@@ -26,19 +27,28 @@ struct MemoryRequest {
 // One block of a segment. Free ones have no owner; neither have those whose
 // memory remat does not manage.
 struct BlockView {
+  const void* key = nullptr; // the allocator's own name for it
   Bytes size = 0;
   void* owner = nullptr; // as told to `DeviceMemory::set_owner`
   bool free = false;
 };
 
-// Memory that the device gave at once, its blocks in the order of addresses.
+// Neighboring memory, its blocks in the order of addresses.
 struct SegmentView {
+  uintptr_t address = 0; // of the first block
   std::vector<BlockView> blocks;
   // The request can be served by neighboring blocks of this segment once they
   // are free. Others count only as segments to be given back whole.
   bool serves_request = false;
   // Usage falls by the segment's size once all its blocks are free.
   bool releasable = false;
+  // What is evictable may be moved to free blocks of this segment.
+  bool takes_moves = false;
+};
+
+struct AddressRange {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
 };
 
 // Makes room for the allocator of a device. Called with none of the
@@ -51,6 +61,10 @@ class PressureHandler {
   // For the error that follows when `relieve` has returned false: what holds
   // the memory and what to do. Counts an out-of-memory error.
   virtual std::string explain_out_of_memory(Bytes size) = 0;
+  // See Config::windows. Asked when it becomes the handler.
+  virtual bool uses_windows() const {
+    return true;
+  }
 };
 
 // The memory of one device, as its allocator sees it. Thread-safe; never calls
@@ -85,6 +99,16 @@ class DeviceMemory {
   // The block at `address` is of a private pool (a graph's, a MemPool's):
   // launches of a graph, which nobody sees, may write there.
   virtual bool is_private(const void* address) const noexcept = 0;
+
+  // Allocates a free block that serves as well as the one that `key` names,
+  // which has an owner, and copies the bytes there in the order of the stream
+  // that both are of. Not where it would touch one of `avoided`. Null if there
+  // is no such block, or while a stream is captured.
+  virtual void* copy_to_free_block(
+      const void* key,
+      const std::vector<AddressRange>& avoided) noexcept = 0;
+  // How long the device takes to copy that much, about.
+  virtual CostNs copy_cost(Bytes size) const noexcept = 0;
 
   // The segments that matter for `request`. Takes the allocator's lock; the
   // engine's, if held, comes first.

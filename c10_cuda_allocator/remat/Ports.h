@@ -3,6 +3,7 @@
 #include "DeviceMemory.h"
 #include "graph/OpGraph.h"
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,14 @@ class StoragePort {
   virtual void adopt(
       StorageVersion& version,
       std::unique_ptr<Buffer> buffer) noexcept = 0;
+  // Gives `version` other bytes with the same content, not in `avoided`;
+  // `block` is the key of its block. False: it has still those that it had.
+  virtual bool move(
+      StorageVersion& /*version*/,
+      const void* /*block*/,
+      const std::vector<AddressRange>& /*avoided*/) noexcept {
+    return false;
+  }
   // `holder` holds `id` from now on, and what it holds now. Threads that share
   // a storage may be about to name a version that a write has just replaced.
   virtual void set_version(void* holder, VersionId id) noexcept = 0;
@@ -42,14 +51,14 @@ class DevicePort {
  public:
   virtual ~DevicePort() = default;
   virtual Bytes usage() const = 0;
-  // All segments, whatever is asked for; none where blocks have no neighbors.
-  virtual std::vector<SegmentView> layout() const {
-    return segments(MemoryRequest{});
-  }
   // See DeviceMemory::segments; none where blocks have no neighbors.
   virtual std::vector<SegmentView> segments(
       const MemoryRequest& /*request*/) const {
     return {};
+  }
+  // See DeviceMemory::copy_cost. Asked only of a device that has segments.
+  virtual CostNs copy_cost(Bytes /*size*/) const {
+    return std::numeric_limits<CostNs>::max();
   }
 };
 

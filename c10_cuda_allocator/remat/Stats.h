@@ -14,6 +14,14 @@ struct Counters {
   // Of those, for a request that the free bytes of the device would have served
   // had they been in one place.
   uint64_t fragmentation_evictions = 0;
+  // Sums over the requests that memory was evicted for: what was reserved, and
+  // what of that was free but of no use for the request.
+  Bytes reserved_at_requests = 0;
+  Bytes unused_at_requests = 0;
+  // Storages that were copied elsewhere in device memory so that neighboring
+  // bytes became free, and their bytes.
+  uint64_t moves = 0;
+  Bytes moved_bytes = 0;
   uint64_t replays = 0; // op records run again
   CostNs recompute_ns = 0; // their recompute cost
   int64_t overhead_ns = 0; // time in remat outside ops and replays

@@ -68,6 +68,7 @@ void enable(
     std::optional<Bytes> budget,
     const std::string& policy,
     bool chaos,
+    bool windows,
     std::optional<size_t> smallest_managed,
     std::optional<double> planner_share) {
   Config config;
@@ -75,6 +76,7 @@ void enable(
   config.policy = policy;
   config.chaos = chaos;
   config.planner_share = planner_share.value_or(config.planner_share);
+  config.windows = windows;
   RematMode::get().enable(
       device_at(device),
       config,
@@ -217,6 +219,12 @@ py::dict counters(int device) {
   result["ops_captured"] = counters.ops_captured;
   result["evictions"] = counters.evictions;
   result["fragmentation_evictions"] = counters.fragmentation_evictions;
+  result["moves"] = counters.moves;
+  result["moved_bytes"] = counters.moved_bytes;
+  result["fragmentation"] = counters.reserved_at_requests == 0
+      ? 0.0
+      : static_cast<double>(counters.unused_at_requests) /
+          static_cast<double>(counters.reserved_at_requests);
   result["replays"] = counters.replays;
   result["recompute_ns"] = counters.recompute_ns;
   result["overhead_ns"] = counters.overhead_ns;
@@ -293,6 +301,7 @@ PYBIND11_MODULE(_C, m) {
       py::arg("budget"),
       py::arg("policy"),
       py::arg("chaos"),
+      py::arg("windows"),
       py::arg("smallest_managed"),
       py::arg("planner_share"));
   m.def("disable", expose(&disable));

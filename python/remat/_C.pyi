@@ -12,6 +12,7 @@ def enable(
     budget: Optional[int],
     policy: str,
     chaos: bool,
+    windows: bool,
     smallest_managed: Optional[int],
     planner_share: Optional[float],
 ) -> None: ...

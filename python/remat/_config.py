@@ -30,21 +30,19 @@ class Environment:
 
     budget: Optional[str]
     chaos: bool
+    windows: bool
     smallest_managed: Optional[int]
     planner_share: Optional[float]
 
     @classmethod
     def read(cls) -> Environment:
-        chaos = os.environ.get("PYTORCH_REMAT_CHAOS", "0")
-        if chaos not in ("0", "1", ""):
-            raise ValueError(f"PYTORCH_REMAT_CHAOS must be 0 or 1, got {chaos!r}")
+        chaos = _switch("PYTORCH_REMAT_CHAOS", default=False)
         # Chaos is for finding faults, and those hide in small tensors too.
-        smallest = os.environ.get("PYTORCH_REMAT_SMALLEST") or (
-            "1" if chaos == "1" else None
-        )
+        smallest = os.environ.get("PYTORCH_REMAT_SMALLEST") or ("1" if chaos else None)
         return cls(
             budget=os.environ.get("PYTORCH_REMAT_BUDGET") or None,
-            chaos=chaos == "1",
+            chaos=chaos,
+            windows=_switch("PYTORCH_REMAT_WINDOWS", default=True),
             smallest_managed=None if smallest is None else parse_bytes(smallest),
             planner_share=_share("PYTORCH_REMAT_PLANNER_SHARE"),
         )
@@ -63,6 +61,13 @@ def _share(name: str) -> Optional[float]:
     if not 0 <= share <= 1:
         raise ValueError(f"{name} must be a share such as 0.1 or 10%, got {text!r}")
     return share
+
+
+def _switch(name: str, *, default: bool) -> bool:
+    value = os.environ.get(name, "")
+    if value not in ("0", "1", ""):
+        raise ValueError(f"{name} must be 0 or 1, got {value!r}")
+    return value == "1" if value else default
 
 
 def parse_bytes(text: Union[int, str], *, total: Optional[int] = None) -> int:

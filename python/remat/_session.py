@@ -54,6 +54,7 @@ def enable(
             limit_bytes,
             _C.current_policy(slot(target)) if policy is None else policy,
             environment.chaos,
+            environment.windows,
             environment.smallest_managed,
             environment.planner_share,
         )

@@ -23,6 +23,11 @@ class Stats:
     #: of those, for a request that the free bytes of the GPU's allocator would have
     #: served, had they lain together
     fragmentation_evictions: int
+    #: of what a GPU's allocator had reserved, free but of no use for the requests that
+    #: memory was evicted for: the mean over those, from 0 to 1
+    fragmentation: float
+    moves: int  #: storages moved in a GPU's memory so that neighboring bytes were free
+    moved_bytes: int  #: their bytes
     replays: int  #: op records run again
     recompute_ns: int  #: recompute cost of those
     #: spent in remat outside the ops and replays: capture, bookkeeping, choosing
@@ -124,6 +129,9 @@ def summary(device: Device = None) -> str:
         ("ops captured", f"{s.ops_captured}"),
         ("evictions", f"{s.evictions}"),
         ("  for want of neighbors", f"{s.fragmentation_evictions}"),
+        ("fragmentation", f"{s.fragmentation:.1%}"),
+        ("moves", f"{s.moves}"),
+        ("  bytes", _size(s.moved_bytes)),
         ("replays", f"{s.replays}"),
         ("recompute time", f"{s.recompute_ns / 1e6:.1f} ms"),
         ("overhead", f"{s.overhead_ns / 1e6:.1f} ms"),

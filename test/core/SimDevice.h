@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -126,6 +127,16 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
       const MemoryRequest& request) const override {
     return list_segments ? list_segments(request) : std::vector<SegmentView>();
   }
+  CostNs copy_cost(Bytes) const override {
+    return copy_ns;
+  }
+  bool move(
+      StorageVersion& version,
+      const void* block,
+      const std::vector<AddressRange>& avoided) noexcept override {
+    REMAT_ASSERT(holder_of(version).value);
+    return move_bytes && move_bytes(block, avoided);
+  }
 
   std::unique_ptr<Buffer> copy(const StorageVersion& version) override {
     const SimHolder& holder = holder_of(version);
@@ -181,6 +192,8 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
   Bytes capacity;
   // None: storages have no neighbors.
   std::function<std::vector<SegmentView>(const MemoryRequest&)> list_segments;
+  CostNs copy_ns = std::numeric_limits<CostNs>::max();
+  std::function<bool(const void*, const std::vector<AddressRange>&)> move_bytes;
   Engine* engine = nullptr;
   Bytes used = 0;
   Bytes peak = 0;

@@ -26,9 +26,12 @@ STATS = {
     "evicted_bytes",
     "evictions",
     "faults",
+    "fragmentation",
     "fragmentation_evictions",
     "leaf_bytes",
     "max_replay_depth",
+    "moved_bytes",
+    "moves",
     "not_replayable",
     "ooms",
     "op_records",
@@ -303,8 +306,9 @@ def test_stats_is_frozen_and_complete(remat, device):
         stats.evictions = 3
     fields = {field.name for field in dataclasses.fields(stats)}
     assert fields >= STATS
-    for name in STATS - {"budget_bytes", "not_replayable"}:
+    for name in STATS - {"budget_bytes", "fragmentation", "not_replayable"}:
         assert isinstance(getattr(stats, name), int), name
+    assert 0 <= stats.fragmentation <= 1
     assert isinstance(stats.not_replayable, dict)
 
 

@@ -60,44 +60,91 @@ Bytes Evictor::evict_reserved(Bytes wanted) noexcept {
 // What evicting a block costs is its score, which policies give per byte, times
 // its bytes. Versions that a replay under way will read are left alone here, as
 // they are in VictimIndex::choose.
-Bytes Evictor::evict_windows(
+//
+// Where a free block elsewhere is large enough, a block can also be cleared by
+// copying its bytes there. What that costs, in the same unit, is the same part
+// of its price as copying takes of the time of the op that made it; a copy that
+// would take longer is not made. So fragmentation makes nothing be computed
+// again that is cheaper to move.
+Evictor::Price Evictor::price(
+    const BlockView& block,
+    Bytes largest_free,
+    bool allow_locked) const noexcept {
+  const OpGraph& graph = state_.graph;
+  if (block.free) {
+    return {0.0, false};
+  }
+  const VersionId id = block.owner == nullptr
+      ? VersionId{}
+      : state_.storage.version_of(block.owner);
+  if (!id || !graph.is_evictable(id) || graph[id].reservations != 0 ||
+      (!allow_locked && state_.policy->is_locked(graph, id))) {
+    return {PricedBlock::kBlocked, false};
+  }
+  const StorageVersion& version = graph[id];
+  const double evicting =
+      state_.index->score(id, state_.now) * static_cast<double>(version.size);
+  const CostNs making = graph[version.producer].cost;
+  const CostNs copying =
+      block.size <= largest_free ? state_.device.copy_cost(block.size) : making;
+  if (copying >= making) {
+    return {evicting, false};
+  }
+  const double share =
+      static_cast<double>(copying) / static_cast<double>(making);
+  return {evicting * share, true};
+}
+
+Bytes Evictor::clear_windows(
     const MemoryRequest& request,
     const std::vector<SegmentView>& segments,
     bool allow_locked) noexcept {
-  const OpGraph& graph = state_.graph;
-  const auto version_of = [&](const BlockView& block) {
-    return block.owner == nullptr ? VersionId{}
-                                  : state_.storage.version_of(block.owner);
-  };
-  const auto price = [&](const BlockView& block) {
-    if (block.free) {
-      return 0.0;
+  Bytes largest_free = 0;
+  for (const SegmentView& segment : segments) {
+    for (const BlockView& block : segment.blocks) {
+      if (segment.takes_moves && block.free) {
+        largest_free = std::max(largest_free, block.size);
+      }
     }
-    const VersionId id = version_of(block);
-    if (!id || !graph.is_evictable(id) || graph[id].reservations != 0 ||
-        (!allow_locked && state_.policy->is_locked(graph, id))) {
-      return PricedBlock::kBlocked;
-    }
-    return state_.index->score(id, state_.now) *
-        static_cast<double>(graph[id].size);
-  };
+  }
   std::vector<PricedSegment> priced;
   for (const SegmentView& segment : segments) {
     PricedSegment& entry = priced.emplace_back();
     entry.serves_request = segment.serves_request;
     entry.releasable = segment.releasable;
     for (const BlockView& block : segment.blocks) {
-      entry.blocks.push_back({block.size, price(block)});
+      entry.blocks.push_back(
+          {block.size, price(block, largest_free, allow_locked).cost});
+    }
+  }
+  const std::vector<Window> windows =
+      choose_windows(priced, request.size, request.shortage);
+  std::vector<AddressRange> cleared;
+  for (const Window& window : windows) {
+    AddressRange& range = cleared.emplace_back();
+    range.end = segments[window.segment].address;
+    for (size_t i = 0; i < window.end; ++i) {
+      if (i == window.first) {
+        range.begin = range.end;
+      }
+      range.end += segments[window.segment].blocks[i].size;
     }
   }
   Bytes freed = 0;
-  for (const Window& window :
-       choose_windows(priced, request.size, request.shortage)) {
+  for (const Window& window : windows) {
     for (size_t i = window.first; i < window.end; ++i) {
       const BlockView& block = segments[window.segment].blocks[i];
-      if (!block.free) {
-        state_.evict(version_of(block));
-        freed += block.size;
+      if (block.free) {
+        continue;
+      }
+      freed += block.size;
+      const bool moves = price(block, largest_free, allow_locked).moves;
+      const VersionId id = state_.storage.version_of(block.owner);
+      if (moves && state_.storage.move(state_.graph[id], block.key, cleared)) {
+        ++state_.counters.moves;
+        state_.counters.moved_bytes += block.size;
+      } else {
+        state_.evict(id);
       }
     }
   }
@@ -105,18 +152,27 @@ Bytes Evictor::evict_windows(
 }
 
 Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
-  const std::vector<SegmentView> segments = state_.device.segments(request);
-  const uint64_t before = state_.counters.evictions;
+  Counters& counters = state_.counters;
+  const uint64_t before = counters.evictions;
   Bytes freed = 0;
-  for (const bool allow_locked : {false, true}) {
-    freed = freed > 0 ? freed : evict_windows(request, segments, allow_locked);
+  if (state_.config.windows) {
+    const std::vector<SegmentView> segments = state_.device.segments(request);
+    for (const bool allow_locked : {false, true}) {
+      freed =
+          freed > 0 ? freed : clear_windows(request, segments, allow_locked);
+    }
+    if (freed == 0) {
+      freed = evict_bytes(std::max(request.shortage, Bytes{1}));
+    }
+  } else {
+    freed = evict_bytes(1);
   }
-  if (freed == 0) {
-    freed = evict_bytes(std::max(request.shortage, Bytes{1}));
+  if (freed > 0) {
+    counters.reserved_at_requests += request.reserved;
+    counters.unused_at_requests += request.unused;
   }
-  if (request.unused >= request.size) {
-    state_.counters.fragmentation_evictions +=
-        state_.counters.evictions - before;
+  if (request.size > 0 && request.unused >= request.size) {
+    counters.fragmentation_evictions += counters.evictions - before;
   }
   return freed;
 }

@@ -15,9 +15,9 @@ class Evictor {
   // read again, the farthest first.
   Bytes evict_bytes(Bytes wanted) noexcept;
 
-  // Frees the cheapest neighboring blocks that serve `request`; if there are
-  // none, evicts as `evict_bytes` does. Returns the bytes given back, 0 if
-  // nothing can be.
+  // Clears the cheapest neighboring blocks that serve `request`, by moving or
+  // evicting what is there; if there are none, evicts as `evict_bytes` does.
+  // Returns the bytes cleared, 0 if none can be.
   Bytes evict_for(const MemoryRequest& request) noexcept;
 
   // Evicts everything that may be evicted and that no replay will read.
@@ -25,7 +25,14 @@ class Evictor {
 
  private:
   Bytes evict_reserved(Bytes wanted) noexcept;
-  Bytes evict_windows(
+  // Of clearing a block, and whether by moving it.
+  struct Price {
+    double cost;
+    bool moves;
+  };
+  Price price(const BlockView& block, Bytes largest_free, bool allow_locked)
+      const noexcept;
+  Bytes clear_windows(
       const MemoryRequest& request,
       const std::vector<SegmentView>& segments,
       bool allow_locked) noexcept;

@@ -19,7 +19,7 @@ bool can_be_freed(const EngineState& state, const BlockView& block) {
 
 Bytes largest_hole(const EngineState& state) {
   Bytes largest = 0;
-  for (const SegmentView& segment : state.device.layout()) {
+  for (const SegmentView& segment : state.device.segments(MemoryRequest{})) {
     Bytes hole = 0;
     for (const BlockView& block : segment.blocks) {
       hole = can_be_freed(state, block) ? hole + block.size : 0;

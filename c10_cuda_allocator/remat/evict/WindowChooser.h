@@ -21,7 +21,7 @@ struct PricedBlock {
   static constexpr double kBlocked = -1; // cannot be freed
 
   Bytes size = 0;
-  double cost = 0; // of freeing it; 0: it is free
+  double cost = 0; // of clearing it; 0: it is free
 };
 
 struct PricedSegment {
@@ -30,7 +30,7 @@ struct PricedSegment {
   bool releasable = false;
 };
 
-// What to free so that a block of `size` bytes fits: either a window of
+// What to clear so that a block of `size` bytes fits: either a window of
 // neighboring blocks of a segment that serves the request (Coop: Zhang et al.,
 // "Coop: Memory is not a Commodity", NeurIPS 2023), or whole segments of at
 // least `shortage` bytes, which can be given back and had again as one. The

@@ -12,18 +12,23 @@ using Var = SimProgram::Var;
 std::vector<BlockView> blocks_of(const SimDevice& device) {
   std::vector<BlockView> blocks;
   for (const auto& holder : device.holders) {
-    blocks.push_back({holder->size, holder.get(), /*free=*/!holder->value});
+    blocks.push_back(
+        {holder.get(), holder->size, holder.get(), /*free=*/!holder->value});
   }
   return blocks;
 }
 
 // A device whose storages lie side by side.
+constexpr uintptr_t kAddress = 1000;
+
 struct OneSegment {
   explicit OneSegment(SimProgram& program) : program(program) {
     program.device.list_segments = [this](const MemoryRequest&) {
       SegmentView segment;
       segment.blocks = blocks_of(this->program.device);
       segment.serves_request = true;
+      segment.address = kAddress;
+      segment.takes_moves = true;
       return std::vector<SegmentView>{segment};
     };
   }
@@ -59,6 +64,70 @@ TEST(EvictorTest, FreesNeighborsForARequestThatNoBlockServes) {
     EXPECT_TRUE(program.holds_expected(var));
   }
   program.check_invariants();
+}
+
+// Eight values of 100 bytes; the third, fifth and seventh are free.
+std::vector<Var> values_with_holes(SimProgram& program) {
+  const Var leaf = program.leaf(1);
+  std::vector<Var> made;
+  for (int i = 0; i < 8; ++i) {
+    made.push_back(program.op1({leaf}, 100, /*cost=*/1000));
+  }
+  for (const int i : {2, 4, 6}) {
+    program.evict(made[i]);
+  }
+  return made;
+}
+
+TEST(EvictorTest, MovesWhatIsCheaperToCopyThanToMakeAgain) {
+  SimProgram program(/*capacity=*/1 << 20);
+  const auto made = values_with_holes(program);
+  const OneSegment segment(program);
+  program.device.copy_ns = 10;
+  std::vector<const void*> moved;
+  program.device.move_bytes = [&](const void* block, const auto& avoided) {
+    moved.push_back(block);
+    EXPECT_EQ(avoided.size(), 1u);
+    EXPECT_EQ(avoided[0].end - avoided[0].begin, 200u);
+    EXPECT_GE(avoided[0].begin, kAddress);
+    return true;
+  };
+  const uint64_t evictions = program.engine.counters().evictions;
+  MemoryRequest request;
+  request.size = 200;
+  request.shortage = 200;
+  EXPECT_EQ(program.engine.relieve_request(request), 100U);
+  EXPECT_EQ(moved.size(), 1u);
+  EXPECT_EQ(program.engine.counters().moves, 1u);
+  EXPECT_EQ(program.engine.counters().moved_bytes, 100u);
+  EXPECT_EQ(program.engine.counters().evictions, evictions);
+  for (const Var var : made) {
+    EXPECT_TRUE(program.holds_expected(var));
+  }
+  program.check_invariants();
+}
+
+TEST(EvictorTest, EvictsWhereCopyingTakesLongerOrFindsNoRoom) {
+  for (const CostNs copy_ns : {10, 1000}) {
+    SimProgram program(/*capacity=*/1 << 20);
+    values_with_holes(program);
+    const OneSegment segment(program);
+    program.device.copy_ns = copy_ns;
+    int tried = 0;
+    program.device.move_bytes = [&](const void*, const auto&) {
+      ++tried;
+      return false;
+    };
+    const uint64_t evictions = program.engine.counters().evictions;
+    MemoryRequest request;
+    request.size = 200;
+    request.shortage = 200;
+    EXPECT_EQ(program.engine.relieve_request(request), 100U);
+    EXPECT_EQ(tried, copy_ns == 10 ? 1 : 0);
+    EXPECT_EQ(program.engine.counters().moves, 0u);
+    EXPECT_EQ(program.engine.counters().evictions, evictions + 1);
+    program.check_invariants();
+  }
 }
 
 TEST(EvictorTest, LeavesWhatIsPinnedAndWhatIsLeaf) {

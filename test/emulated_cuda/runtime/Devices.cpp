@@ -139,6 +139,9 @@ cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* prop, int device) {
   prop->asyncEngineCount = 3;
   prop->unifiedAddressing = 1;
   prop->memoryBusWidth = 5120;
+  // Two transfers per clock, in kHz, give the bandwidth.
+  prop->memoryClockRate =
+      static_cast<int>(gpu.bandwidth / (2e3 * prop->memoryBusWidth / 8));
   prop->l2CacheSize = 50 << 20;
   prop->maxThreadsPerMultiProcessor = 2048;
   prop->maxBlocksPerMultiProcessor = 32;

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <c10/remat/DeviceMemory.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// The caching allocator's blocks, whose type only its own source file knows.
+// Nothing here takes or needs a lock of its own.
+namespace c10::remat {
+
+template <class Block>
+uintptr_t address_of(const Block& block) {
+  return reinterpret_cast<uintptr_t>(block.ptr);
+}
+
+// Of an expandable segment, what is not mapped is free, too.
+template <class Block>
+bool is_free(const Block& block) {
+  return !block.allocated && block.event_count == 0 &&
+      block.stream_uses.empty();
+}
+
+// The smallest free block of `pool` that has `size` bytes for `stream` and no
+// byte within `avoided`; null if there is none.
+template <class Block, class Pool>
+Block* find_free_block(
+    const Pool& pool,
+    const Block& like,
+    size_t size,
+    const std::vector<AddressRange>& avoided) {
+  Block key(like.device, like.stream, size);
+  for (auto it = pool.blocks.lower_bound(&key);
+       it != pool.blocks.end() && (*it)->stream == like.stream;
+       ++it) {
+    const uintptr_t begin = address_of(**it);
+    const uintptr_t end = begin + (*it)->size;
+    const bool touches = std::any_of(
+        avoided.begin(), avoided.end(), [&](const AddressRange& range) {
+          return begin < range.end && range.begin < end;
+        });
+    if (!touches) {
+      return *it;
+    }
+  }
+  return nullptr;
+}
+
+// The bytes of the pages that lie wholly within `block` of an expandable
+// segment.
+template <class Block>
+Bytes whole_pages(const Block& block, Bytes page) {
+  const auto start =
+      reinterpret_cast<uintptr_t>(block.expandable_segment_->ptr());
+  const Bytes begin = address_of(block) - start;
+  const Bytes first_page = (begin + page - 1) / page;
+  const Bytes end_page = (begin + block.size) / page;
+  return end_page > first_page ? (end_page - first_page) * page : 0;
+}
+
+// How many bytes are mapped for `size` bytes that no free block of `pool`
+// holds: whole pages, beside what is free where the allocator's
+// find_expandable_block puts them.
+template <class Pool, class Stream>
+Bytes bytes_to_map(const Pool& pool, Stream stream, Bytes size, Bytes page) {
+  const auto pages_for = [page](Bytes bytes) {
+    return (bytes + page - 1) / page * page;
+  };
+  for (const auto* block : pool.unmapped) {
+    if (block->stream != stream) {
+      continue;
+    }
+    if (block->prev != nullptr && is_free(*block->prev)) {
+      block = block->prev;
+    }
+    Bytes found = 0;
+    Bytes mapped = 0;
+    for (; found < size && block != nullptr && is_free(*block);
+         block = block->next) {
+      if (!block->mapped) {
+        mapped += std::min<Bytes>(block->size, pages_for(size - found));
+      }
+      found += block->size;
+    }
+    if (found >= size) {
+      return mapped;
+    }
+  }
+  return pages_for(size);
+}
+
+// The mapped blocks from `head` on. `owners`: by address of the block.
+template <class Block, class Owners>
+SegmentView view_of(const Block* head, const Owners& owners) {
+  SegmentView segment;
+  segment.address = address_of(*head);
+  for (const Block* block = head; block != nullptr && block->mapped;
+       block = block->next) {
+    const auto owner = owners.find(block->ptr);
+    segment.blocks.push_back(
+        {block,
+         block->size,
+         block->allocated && owner != owners.end() ? owner->second : nullptr,
+         is_free(*block)});
+  }
+  return segment;
+}
+
+} // namespace c10::remat

@@ -1,0 +1,267 @@
+#pragma once
+
+#include <c10/cuda/remat/CudaMemory.h>
+
+// The longer members of CudaMemory.
+namespace c10::remat {
+
+template <class Allocator>
+template <class Params, class Lock, class Context>
+bool CudaMemory<Allocator>::make_room(
+    Params& params,
+    Lock& lock,
+    const Context& context,
+    bool device_is_full) {
+  if (handler_ == nullptr) {
+    // Since before the limit was taken away, evictable segments have room.
+    return device_is_full && may_evict() && use_other_placement(params);
+  }
+  if (!may_evict()) {
+    return false;
+  }
+  bool relieved = false;
+  bool is_last_try = false;
+  while (may_evict()) {
+    const Bytes growth = growth_of(params);
+    const Bytes shortage = shortage_of(growth);
+    if (shortage == 0 && !device_is_full) {
+      return false; // may grow
+    }
+    const Bytes missing = device_is_full ? growth : shortage;
+    // Of small segments and pages the arena would get little, and soon give it
+    // back.
+    const bool takes_all = is_last_try || !is_arena(params.pool);
+    if (release_segments(missing, takes_all, context) ||
+        (takes_all && release_pages(missing, context))) {
+      if (!device_is_full) {
+        return false;
+      }
+      if (allocator_.alloc_block(params, true, context, lock)) {
+        return true;
+      }
+    }
+    if (relieved && !allocator_.cuda_events.empty()) {
+      // What was evicted may be free once other streams are done with it:
+      // wait for that before more is evicted.
+      relieved = false;
+      allocator_.synchronize_and_free_events(context);
+      if (use_free_block(params)) {
+        return true;
+      }
+      continue;
+    }
+    if (lends_leaf_block(params)) {
+      return true;
+    }
+    if (params.size() > limit_) {
+      return false; // whatever is evicted
+    }
+    MemoryRequest request;
+    request.size = params.size();
+    request.shortage = missing;
+    request.unused = unused();
+    request.reserved = allocator_.total_allocated_memory;
+    request.allocator_key = &params;
+    PressureHandler* handler = handler_;
+    lock.unlock();
+    relieved = handler->relieve(request);
+    lock.lock();
+    if (handler_ == nullptr || !may_evict()) {
+      return use_free_block(params);
+    }
+    allocator_.process_events(context);
+    if (use_free_block(params)) {
+      return true;
+    }
+    if (!relieved && !takes_all) {
+      is_last_try = true;
+      continue;
+    }
+    if (!relieved) {
+      allocator_.synchronize_and_free_events(context);
+      return use_free_block(params) || use_other_placement(params);
+    }
+  }
+  return false;
+}
+
+template <class Allocator>
+void* CudaMemory<Allocator>::copy_to_free_block(
+    const void* key,
+    const std::vector<AddressRange>& avoided) noexcept {
+  const auto* block = static_cast<const typename Allocator::remat_block*>(key);
+  const Guard guard(allocator_.mutex);
+  if (!may_evict()) {
+    return nullptr;
+  }
+  auto& pool = block->pool->is_small ? allocator_.remat_small_blocks
+                                     : allocator_.remat_large_blocks;
+  const size_t size = Allocator::round_size(block->requested_size);
+  auto* const target = find_free_block(pool, *block, size, avoided);
+  if (target == nullptr) {
+    return nullptr;
+  }
+  // Allocated as always, with nothing else to choose from.
+  auto others = pool.blocks;
+  others.clear();
+  offer_target_only_ = [&] {
+    pool.blocks.swap(others);
+    others.erase(target);
+    pool.blocks.insert(target);
+  };
+  void* address = nullptr;
+  try {
+    const cuda::CUDAGuard device_guard(static_cast<DeviceIndex>(device_));
+    const PlacementGuard placement_guard(Placement::Evictable);
+    auto* native = cuda::CUDACachingAllocator::get();
+    address =
+        native->raw_alloc_with_stream(block->requested_size, block->stream);
+    C10_CUDA_CHECK(cudaMemcpyAsync(
+        address,
+        block->ptr,
+        block->requested_size,
+        cudaMemcpyDeviceToDevice,
+        block->stream));
+  } catch (...) {
+    if (address != nullptr) {
+      cuda::CUDACachingAllocator::raw_delete(address);
+      address = nullptr;
+    }
+  }
+  offer_target_only_ = nullptr;
+  pool.blocks.merge(others);
+  return address;
+}
+
+template <class Allocator>
+std::vector<SegmentView> CudaMemory<Allocator>::segments(
+    const MemoryRequest& request) const {
+  const Guard guard(allocator_.mutex);
+  const auto* params = static_cast<const typename Allocator::remat_params*>(
+      request.allocator_key);
+  // Of an expandable segment, a mapped range counts as one.
+  auto heads = allocator_.get_all_blocks();
+  heads.erase(
+      std::remove_if(
+          heads.begin(),
+          heads.end(),
+          [](const auto* block) {
+            return (block->prev != nullptr && block->prev->mapped) ||
+                block->pool->owner_PrivatePool != nullptr;
+          }),
+      heads.end());
+  // So that of equally good choices always the same is made.
+  std::sort(heads.begin(), heads.end(), [](const auto* a, const auto* b) {
+    return std::less<void*>()(a->ptr, b->ptr);
+  });
+  std::vector<SegmentView> result;
+  for (const auto* block : heads) {
+    SegmentView segment = view_of(block, owners_);
+    segment.serves_request = params != nullptr && block->pool == params->pool &&
+        block->stream == params->stream();
+    segment.takes_moves = block->pool == &allocator_.remat_large_blocks ||
+        block->pool == &allocator_.remat_small_blocks;
+    segment.releasable = block->expandable_segment_ == nullptr;
+    result.push_back(std::move(segment));
+  }
+  return result;
+}
+
+template <class Allocator>
+template <class Context>
+bool CudaMemory<Allocator>::release_segments(
+    Bytes wanted,
+    bool also_small,
+    const Context& context) {
+  std::vector<typename Allocator::remat_block*> segments;
+  Bytes bytes = 0;
+  for (const auto* pool : pools()) {
+    for (auto* block : pool->blocks) {
+      if (bytes < wanted && (also_small || !pool->is_small) &&
+          block->prev == nullptr && block->next == nullptr &&
+          block->expandable_segment_ == nullptr) {
+        segments.push_back(block);
+        bytes += block->size;
+      }
+    }
+  }
+  if (bytes < wanted) {
+    return false;
+  }
+  for (auto* segment : segments) {
+    allocator_.release_block(segment, context);
+  }
+  return true;
+}
+
+template <class Allocator>
+template <class Context>
+bool CudaMemory<Allocator>::release_pages(
+    Bytes wanted,
+    const Context& context) {
+  std::vector<typename Allocator::remat_block*> blocks;
+  Bytes bytes = 0;
+  for (const auto* pool : pools()) {
+    const Bytes page = page_of(pool);
+    for (auto* block : pool->blocks) {
+      const Bytes pages =
+          block->expandable_segment_ != nullptr ? whole_pages(*block, page) : 0;
+      if (bytes < wanted && pages > 0) {
+        blocks.push_back(block);
+        bytes += pages;
+      }
+    }
+  }
+  if (bytes < wanted) {
+    return false;
+  }
+  for (auto* block : blocks) {
+    allocator_.unmap_block(block, context);
+  }
+  return true;
+}
+
+template <class Allocator>
+template <class Params>
+bool CudaMemory<Allocator>::lends_leaf_block(Params& params) {
+  auto* const pool = params.pool;
+  if (pool != &allocator_.remat_large_blocks &&
+      pool != &allocator_.remat_small_blocks) {
+    return false;
+  }
+  params.pool =
+      pool->is_small ? &allocator_.small_blocks : &allocator_.large_blocks;
+  if (use_free_block(params)) {
+    return true;
+  }
+  params.pool = pool;
+  return false;
+}
+
+template <class Allocator>
+template <class Params>
+bool CudaMemory<Allocator>::use_other_placement(Params& params) {
+  auto* const pool = params.pool;
+  if (pool->owner_PrivatePool != nullptr) {
+    return false;
+  }
+  for (auto* other :
+       {&allocator_.small_blocks,
+        &allocator_.remat_small_blocks,
+        &allocator_.remat_large_blocks,
+        &allocator_.large_blocks}) {
+    // A large allocation fits into no block of the small pools.
+    if (other != pool && (pool->is_small || !other->is_small)) {
+      params.pool = other;
+      if (use_free_block(params)) {
+        // Counted where it will be when it is freed.
+        params.stat_types = allocator_.get_stat_types_for_pool(*other);
+        return true;
+      }
+    }
+  }
+  params.pool = pool;
+  return false;
+}
+
+} // namespace c10::remat
