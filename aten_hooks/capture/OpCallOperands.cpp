@@ -292,6 +292,8 @@ void OpCall::add_tensor_ref(
   ref.storage_offset = tensor.storage_offset();
   ref.dtype = tensor.dtype();
   ref.key_set = impl->key_set();
+  signature_ =
+      c10::hash_combine(signature_, static_cast<size_t>(tensor.scalar_type()));
   for (const int64_t size : tensor.sizes()) {
     signature_ = c10::hash_combine(signature_, size);
   }

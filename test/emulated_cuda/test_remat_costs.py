@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -95,3 +98,23 @@ def test_measurements_replace_estimates() -> None:
     measured = remat.stats().recompute_ns - before
     # Twice 32 MiB at an H100's bandwidth.
     assert abs(measured - (2 << 25) / 3350e9 * 1e9) < 1000, measured
+
+
+@emulated(gpu="h100-80gb", timing=1)
+def test_types_of_one_shape_cost_what_they_cost() -> None:
+    """Of tensor cores, half precision costs a part of what single precision does."""
+    costs = {}
+    for dtype in (torch.float32, torch.float16):
+        remat.enable()
+        a = torch.randn(4096, 4096, device="cuda", dtype=dtype)
+        for _ in range(12):
+            a @ a
+        torch.cuda.synchronize()
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace"
+            with remat.record_trace(trace):
+                a @ a
+            ops = [json.loads(line) for line in trace.read_text().splitlines()]
+        costs[dtype] = [op["cost"] for op in ops if op.get("name") == "aten::mm"][-1]
+        remat.disable()
+    assert costs[torch.float32] > 5 * costs[torch.float16], costs
