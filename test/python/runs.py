@@ -22,6 +22,9 @@ CHAOS = "PYTORCH_REMAT_CHAOS"
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a GPU, or an emulated one"
 )
+needs_two_gpus = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="needs two GPUs (--devices 2)"
+)
 
 
 @dataclasses.dataclass(frozen=True)

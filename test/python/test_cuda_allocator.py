@@ -33,10 +33,6 @@ def _run(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def _stream() -> torch.cuda.Stream:
-    return torch.cuda.current_stream()
-
-
 def _chain(length: int, numel: int) -> torch.Tensor:
     """Saves ``length`` activations of ``numel`` floats for backward."""
     value = torch.ones(numel, device="cuda", requires_grad=True)
@@ -149,11 +145,12 @@ def _products_with_holes(stream: torch.cuda.Stream) -> dict[int, torch.Tensor]:
 
 
 def test_what_is_dear_to_make_again_is_moved_out_of_the_way() -> None:
-    expected = {i: value.cpu() for i, value in _products_with_holes(_stream()).items()}
+    stream = torch.cuda.current_stream()
+    expected = {i: value.cpu() for i, value in _products_with_holes(stream).items()}
     remat.disable()
     gc.collect()
     torch.cuda.empty_cache()
-    products = _products_with_holes(_stream())
+    products = _products_with_holes(stream)
     large = torch.zeros(2, 1024, 1024, device="cuda")
     stats = remat.stats("cuda")
     assert (stats.moves, stats.moved_bytes, stats.evictions) == (1, 4 * MiB, 0)

@@ -20,9 +20,7 @@ import models
 import runs
 import snapshots
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.device_count() < 2, reason="needs two GPUs (--devices 2)"
-)
+pytestmark = runs.needs_two_gpus
 DEVICES = ("cuda:0", "cuda:1")
 WIDTH, BATCH = 256, 16384  # 8 MiB an activation on each of two devices
 

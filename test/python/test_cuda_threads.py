@@ -6,12 +6,9 @@ import os
 import subprocess
 import sys
 
-import pytest
-import torch
+import runs
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device, emulated or not"
-)
+pytestmark = runs.needs_gpu
 
 # Where everybody is, should it hang. Threads change often.
 PREAMBLE = """
@@ -88,12 +85,7 @@ assert any(
 """)
 
 
-needs_two_devices = pytest.mark.skipif(
-    torch.cuda.device_count() < 2, reason="needs two CUDA devices, emulated or not"
-)
-
-
-@needs_two_devices
+@runs.needs_two_gpus
 def test_replays_that_reach_each_others_devices() -> None:
     """Each op reads what is evicted on the other device, while the other's does."""
     _finishes("""

@@ -12,10 +12,6 @@ import runs
 
 pytestmark = runs.needs_gpu
 
-two_gpus = pytest.mark.skipif(
-    torch.cuda.device_count() < 2, reason="needs two GPUs (--devices 2)"
-)
-
 
 def _check(step, **options):
     runs.run_twice(step, "cuda", **options)
@@ -120,7 +116,7 @@ def test_recurrent_dropout_state_does_not_start_anew():
     _check(step)
 
 
-@two_gpus
+@runs.needs_two_gpus
 def test_two_devices_in_one_model():
     def step():
         first, second = models.deep_mlp(3).to("cuda:0"), models.deep_mlp(3).to("cuda:1")
@@ -139,7 +135,7 @@ def test_two_devices_in_one_model():
     assert not plain.differences(chaos)
 
 
-@two_gpus
+@runs.needs_two_gpus
 def test_device_of_a_call_is_not_the_current_one():
     torch.cuda.remat.enable("256MiB", device="cuda:1")
     x = torch.randn(64, 64, device="cuda:1")
@@ -151,7 +147,7 @@ def test_device_of_a_call_is_not_the_current_one():
     assert torch.cuda.current_device() == 0
 
 
-@two_gpus
+@runs.needs_two_gpus
 def test_data_parallel():
     def step():
         net = models.deep_mlp(3).cuda()
