@@ -102,8 +102,7 @@ void* CudaMemory<Allocator>::copy_to_free_block(
     return nullptr;
   }
   // Allocated as always, with nothing else to choose from.
-  auto others = pool.blocks;
-  others.clear();
+  decltype(pool.blocks) others(pool.blocks.key_comp());
   offer_target_only_ = [&] {
     pool.blocks.swap(others);
     others.erase(target);
@@ -129,6 +128,9 @@ void* CudaMemory<Allocator>::copy_to_free_block(
     }
   }
   offer_target_only_ = nullptr;
+  if (pool.blocks.size() < others.size()) {
+    pool.blocks.swap(others); // the smaller one is put into the larger
+  }
   pool.blocks.merge(others);
   return address;
 }
@@ -159,8 +161,7 @@ std::vector<SegmentView> CudaMemory<Allocator>::segments(
     SegmentView segment = view_of(block, owners_);
     segment.serves_request = params != nullptr && block->pool == params->pool &&
         block->stream == params->stream();
-    segment.takes_moves = block->pool == &allocator_.remat_large_blocks ||
-        block->pool == &allocator_.remat_small_blocks;
+    segment.takes_moves = is_evictable(block->pool);
     segment.releasable = block->expandable_segment_ == nullptr;
     result.push_back(std::move(segment));
   }
@@ -225,8 +226,7 @@ template <class Allocator>
 template <class Params>
 bool CudaMemory<Allocator>::lends_leaf_block(Params& params) {
   auto* const pool = params.pool;
-  if (pool != &allocator_.remat_large_blocks &&
-      pool != &allocator_.remat_small_blocks) {
+  if (!is_evictable(pool)) {
     return false;
   }
   params.pool =

@@ -100,9 +100,10 @@ class CudaMemory final : public DeviceMemory {
     return C10_UNLIKELY(arena_page_ != 0) &&
         pool == &allocator_.remat_large_blocks;
   }
+  // Of what is mapped for it.
   template <class Pool>
-  size_t page_size(const Pool* pool, size_t usual) const {
-    return is_arena(pool) ? arena_page_ : usual;
+  size_t page_of(const Pool* pool) const {
+    return pool->is_small ? kPage : is_arena(pool) ? arena_page_ : kLargePage;
   }
 
   void freed(const void* address) {
@@ -122,8 +123,7 @@ class CudaMemory final : public DeviceMemory {
   // Segments in which evictable bytes lie are told in a snapshot by this pool.
   template <class Pool, class Segment>
   void mark(const Pool* pool, Segment& segment) const {
-    if (pool == &allocator_.remat_small_blocks ||
-        pool == &allocator_.remat_large_blocks) {
+    if (is_evictable(pool)) {
       segment.owner_private_pool_id = kEvictablePool;
     }
   }
@@ -228,6 +228,13 @@ class CudaMemory final : public DeviceMemory {
   static constexpr Bytes kLargeBudget = Bytes{16} << 30;
   static constexpr CostNs kLaunchNs = 5000;
 
+  // Evictable bytes lie there; see Note [Two kinds of segments].
+  template <class Pool>
+  bool is_evictable(const Pool* pool) const {
+    return pool == &allocator_.remat_small_blocks ||
+        pool == &allocator_.remat_large_blocks;
+  }
+
   // By how much usage grows if `params` gets memory that is new. Pages are
   // mapped whole, beside what is free and mapped already.
   template <class Params>
@@ -237,11 +244,6 @@ class CudaMemory final : public DeviceMemory {
       return params.alloc_size;
     }
     return bytes_to_map(*pool, params.stream(), params.size(), page_of(pool));
-  }
-
-  template <class Pool>
-  Bytes page_of(const Pool* pool) const {
-    return pool->is_small ? kPage : page_size(pool, kLargePage);
   }
 
   Bytes shortage_of(Bytes growth) const {

@@ -45,6 +45,13 @@ struct EngineState {
   // Gives back an evictable version's bytes.
   void evict(VersionId id) noexcept;
 
+  // What lies in `block`, if it can be evicted and no replay will read it.
+  VersionId spare_in(const BlockView& block) const noexcept {
+    const VersionId id =
+        block.owner == nullptr ? VersionId{} : storage.version_of(block.owner);
+    return id && graph.is_spare(id) ? id : VersionId{};
+  }
+
   // `id` has its bytes back.
   void rematerialized(VersionId id, std::unique_ptr<Buffer> buffer);
 

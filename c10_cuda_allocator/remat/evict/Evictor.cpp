@@ -66,33 +66,34 @@ Bytes Evictor::evict_reserved(Bytes wanted) noexcept {
 // of its price as copying takes of the time of the op that made it; a copy that
 // would take longer is not made. So fragmentation makes nothing be computed
 // again that is cheaper to move.
-Evictor::Price Evictor::price(
+double Evictor::moving_share(
+    const BlockView& block,
+    VersionId id,
+    Bytes largest_free) const noexcept {
+  if (block.size > largest_free) {
+    return 1;
+  }
+  const CostNs making = state_.graph[state_.graph[id].producer].cost;
+  const CostNs copying = state_.device.copy_cost(block.size);
+  return copying < making
+      ? static_cast<double>(copying) / static_cast<double>(making)
+      : 1;
+}
+
+double Evictor::price(
     const BlockView& block,
     Bytes largest_free,
     bool allow_locked) const noexcept {
-  const OpGraph& graph = state_.graph;
   if (block.free) {
-    return {0.0, false};
+    return 0;
   }
-  const VersionId id = block.owner == nullptr
-      ? VersionId{}
-      : state_.storage.version_of(block.owner);
-  if (!id || !graph.is_evictable(id) || graph[id].reservations != 0 ||
-      (!allow_locked && state_.policy->is_locked(graph, id))) {
-    return {PricedBlock::kBlocked, false};
+  const VersionId id = state_.spare_in(block);
+  if (!id || (!allow_locked && state_.policy->is_locked(state_.graph, id))) {
+    return PricedBlock::kBlocked;
   }
-  const StorageVersion& version = graph[id];
-  const double evicting =
-      state_.index->score(id, state_.now) * static_cast<double>(version.size);
-  const CostNs making = graph[version.producer].cost;
-  const CostNs copying =
-      block.size <= largest_free ? state_.device.copy_cost(block.size) : making;
-  if (copying >= making) {
-    return {evicting, false};
-  }
-  const double share =
-      static_cast<double>(copying) / static_cast<double>(making);
-  return {evicting * share, true};
+  return state_.index->score(id, state_.now) *
+      static_cast<double>(state_.graph[id].size) *
+      moving_share(block, id, largest_free);
 }
 
 Bytes Evictor::clear_windows(
@@ -114,7 +115,7 @@ Bytes Evictor::clear_windows(
     entry.releasable = segment.releasable;
     for (const BlockView& block : segment.blocks) {
       entry.blocks.push_back(
-          {block.size, price(block, largest_free, allow_locked).cost});
+          {block.size, price(block, largest_free, allow_locked)});
     }
   }
   const std::vector<Window> windows =
@@ -138,9 +139,9 @@ Bytes Evictor::clear_windows(
         continue;
       }
       freed += block.size;
-      const bool moves = price(block, largest_free, allow_locked).moves;
       const VersionId id = state_.storage.version_of(block.owner);
-      if (moves && state_.storage.move(state_.graph[id], block.key, cleared)) {
+      if (moving_share(block, id, largest_free) < 1 &&
+          state_.storage.move(state_.graph[id], block.key, cleared)) {
         ++state_.counters.moves;
         state_.counters.moved_bytes += block.size;
       } else {
@@ -180,7 +181,7 @@ Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
 Bytes Evictor::evict_all() noexcept {
   std::vector<VersionId> victims;
   state_.graph.for_each_version([&](VersionId id) {
-    if (state_.graph.is_evictable(id) && state_.graph[id].reservations == 0) {
+    if (state_.graph.is_spare(id)) {
       victims.push_back(id);
     }
   });

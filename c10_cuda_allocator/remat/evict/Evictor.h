@@ -25,12 +25,12 @@ class Evictor {
 
  private:
   Bytes evict_reserved(Bytes wanted) noexcept;
-  // Of clearing a block, and whether by moving it.
-  struct Price {
-    double cost;
-    bool moves;
-  };
-  Price price(const BlockView& block, Bytes largest_free, bool allow_locked)
+  // What clearing the block costs; see Note [The price of a window].
+  double price(const BlockView& block, Bytes largest_free, bool allow_locked)
+      const noexcept;
+  // The part of that cost which is left if its bytes are moved; 1: they are
+  // not.
+  double moving_share(const BlockView& block, VersionId id, Bytes largest_free)
       const noexcept;
   Bytes clear_windows(
       const MemoryRequest& request,

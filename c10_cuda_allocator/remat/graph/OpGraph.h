@@ -58,6 +58,11 @@ class OpGraph {
         !version.escaped && version.producer && version.size > 0;
   }
 
+  // The same, and no replay under way will read it.
+  bool is_spare(VersionId id) const {
+    return is_evictable(id) && (*this)[id].reservations == 0;
+  }
+
   // Forgets how `id`, which is resident or unneeded, was made.
   void make_leaf(VersionId id, Garbage& garbage);
 

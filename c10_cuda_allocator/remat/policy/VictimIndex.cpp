@@ -167,8 +167,7 @@ void VictimIndex::offer_if_allowed(
     VersionId id,
     Ticks now,
     bool allow_locked) const {
-  if (graph_.is_evictable(id) && graph_[id].reservations == 0 &&
-      (allow_locked || !policy_.is_locked(graph_, id))) {
+  if (graph_.is_spare(id) && (allow_locked || !policy_.is_locked(graph_, id))) {
     offer(best, id, score(id, policy_.weight(graph_, id), now));
   }
 }
@@ -322,7 +321,7 @@ void VictimIndex::compete(
         continue;
       }
     }
-    if (!graph_.is_evictable(id) || version.reservations > 0) {
+    if (!graph_.is_spare(id)) {
       pop(bucket);
       aside_.push_back(entry);
       continue;
