@@ -223,20 +223,47 @@ bool Engine::take_snapshot(VersionId id, Lock& lock) {
   return true;
 }
 
-VersionIds Engine::end_op(OpCapture&& capture) {
-  Garbage garbage;
-  Lock lock(state_.mutex);
-  OpGraph& graph = state_.graph;
-  --ops_in_flight_;
-  ++state_.counters.ops_captured;
-  const CostNs cost =
-      state_.costs.update(capture.signature, capture.cost, capture.estimate);
-  state_.now += cost;
-  if (capture.not_replayable != nullptr) {
-    ++state_.counters.not_replayable[capture.not_replayable];
+// Of an op whose writes have not replaced anything yet.
+bool Engine::is_replayable(const OpCapture& capture) const {
+  const OpGraph& graph = state_.graph;
+  if (capture.payload == nullptr) {
+    return false;
   }
+  for (const VersionId id : capture.inputs) {
+    // A leaf that another thread has escaped meanwhile, or is writing.
+    const auto own = std::count_if(
+        capture.writes.begin(), capture.writes.end(), [&](const Write& write) {
+          return write.version == id;
+        });
+    if (graph.is_leaf(id) && (!graph[id].resident || graph[id].writers > own)) {
+      return false;
+    }
+  }
+  for (const Write& write : capture.writes) {
+    const VersionId old = write.version;
+    const bool is_operand =
+        std::find(capture.inputs.begin(), capture.inputs.end(), old) !=
+        capture.inputs.end();
+    // A leaf's old bytes are gone for good: nothing can do this write again.
+    const bool reads_lost_bytes = is_operand && graph.is_leaf(old);
+    // See Note [State carried across updates].
+    const bool is_carried =
+        graph.is_leaf(old) || graph[old].epoch != state_.epoch;
+    const bool needs_old = !write.overwrites_all && !write.side_effect;
+    if (write.is_parameter || reads_lost_bytes || (needs_old && is_carried)) {
+      return false;
+    }
+  }
+  return true;
+}
 
-  OpRecord record;
+// Gives each storage that the op created or wrote its version, and `record`,
+// if the op is replayable, its outputs.
+VersionIds Engine::add_results(
+    OpCapture& capture,
+    bool replayable,
+    OpRecord& record) {
+  OpGraph& graph = state_.graph;
   VersionIds results;
   for (const OpCapture::Fresh& fresh : capture.fresh) {
     const VersionId id =
@@ -249,37 +276,10 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     results.push_back(id);
     record.outputs.push_back(id);
   }
-  bool replayable = capture.payload != nullptr;
-  for (const VersionId id : capture.inputs) {
-    // A leaf that another thread has escaped meanwhile, or is writing.
-    const auto own = std::count_if(
-        capture.writes.begin(), capture.writes.end(), [&](const Write& write) {
-          return write.version == id;
-        });
-    replayable &=
-        !graph.is_leaf(id) || (graph[id].resident && graph[id].writers <= own);
-  }
-  bool updates_parameter = false;
-  VersionIds overwritten;
-  for (const Write& write : capture.writes) {
-    const VersionId old = write.version;
-    // A leaf's old bytes are gone for good: nothing can do this write again.
-    // And see Note [State carried across updates].
-    const bool is_operand =
-        std::find(capture.inputs.begin(), capture.inputs.end(), old) !=
-        capture.inputs.end();
-    replayable &= !is_operand || !graph.is_leaf(old);
-    replayable &= write.overwrites_all || write.side_effect ||
-        (!graph.is_leaf(old) && graph[old].epoch == state_.epoch);
-    replayable &= !write.is_parameter;
-    updates_parameter |= write.is_parameter;
-  }
-  state_.epoch += updates_parameter;
   for (const Write& write : capture.writes) {
     const VersionId old = write.version;
     const VersionId id = replace_written(old);
     results.push_back(id);
-    overwritten.push_back(old);
     if (write.side_effect) {
       continue;
     }
@@ -296,20 +296,56 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     }
     record.outputs.push_back(id);
   }
-  OpId op;
-  if (replayable && !record.outputs.empty()) {
-    record.inputs = capture.inputs;
-    record.cost = cost;
-    record.name = capture.name;
-    record.payload = std::move(capture.payload);
-    op = graph.add_op(std::move(record));
-    state_.policy->on_captured(graph, op);
-    state_.trace.set_log(state_.policy->program_log());
-  } else {
+  return results;
+}
+
+// Null if it is not to be replayed.
+OpId Engine::record_op(
+    OpCapture& capture,
+    bool replayable,
+    CostNs cost,
+    OpRecord&& record) {
+  if (!replayable || record.outputs.empty()) {
     for (const VersionId id : capture.inputs) {
-      state_.policy->on_read(graph, id);
+      state_.policy->on_read(state_.graph, id);
     }
+    return {};
   }
+  record.inputs = capture.inputs;
+  record.cost = cost;
+  record.name = capture.name;
+  record.payload = std::move(capture.payload);
+  const OpId op = state_.graph.add_op(std::move(record));
+  state_.policy->on_captured(state_.graph, op);
+  state_.trace.set_log(state_.policy->program_log());
+  return op;
+}
+
+VersionIds Engine::end_op(OpCapture&& capture) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  OpGraph& graph = state_.graph;
+  --ops_in_flight_;
+  ++state_.counters.ops_captured;
+  if (capture.not_replayable != nullptr) {
+    ++state_.counters.not_replayable[capture.not_replayable];
+  }
+  const CostNs cost =
+      state_.costs.update(capture.signature, capture.cost, capture.estimate);
+  state_.now += cost;
+
+  const bool replayable = is_replayable(capture);
+  VersionIds overwritten;
+  bool updates_parameter = false;
+  for (const Write& write : capture.writes) {
+    overwritten.push_back(write.version);
+    updates_parameter |= write.is_parameter;
+  }
+  state_.epoch += updates_parameter;
+
+  OpRecord record;
+  const VersionIds results = add_results(capture, replayable, record);
+  const OpId op = record_op(capture, replayable, cost, std::move(record));
   if (state_.trace.is_on()) {
     state_.trace.captured(
         graph,

@@ -195,6 +195,13 @@ class REMAT_API Engine {
   VersionId replace_written(VersionId old);
   void finish_replaced(VersionId old, Garbage& garbage);
   bool take_snapshot(VersionId id, Lock& lock);
+  bool is_replayable(const OpCapture& capture) const;
+  VersionIds add_results(OpCapture& capture, bool replayable, OpRecord& record);
+  OpId record_op(
+      OpCapture& capture,
+      bool replayable,
+      CostNs cost,
+      OpRecord&& record);
 
   mutable EngineState state_;
   Evictor evictor_;
