@@ -5,7 +5,6 @@
 #include "MemoryPressure.h"
 #include "RematKey.h"
 #include "TensorKinds.h"
-#include "TimedOps.h"
 
 #include <c10/util/ParallelGuard.h>
 #include <torch/csrc/autograd/function.h>
@@ -18,11 +17,6 @@ namespace {
 
 thread_local OpCall* current_call = nullptr;
 
-TimedOps& timed_ops() {
-  thread_local TimedOps timed{};
-  return timed;
-}
-
 // Note [Gradients are leaves]
 // What a backward pass computes is used at once and then gone, with the
 // activations that it was computed from: a gradient evicted now would need the
@@ -34,37 +28,15 @@ bool makes_gradients() {
       torch::autograd::get_current_node() != nullptr;
 }
 
-// In the order in which Engine::begin_op wants them.
-template <class Handles, class WrittenHandles>
-c10::remat::Holders holders_of(
-    const Handles& read,
-    const WrittenHandles& written) {
-  c10::remat::Holders holders;
-  for (StorageHandle* handle : read) {
-    holders.push_back(handle);
-  }
-  for (StorageHandle* handle : written) {
-    holders.push_back(handle);
-  }
-  return holders;
-}
-
 } // namespace
 
 int own_ops_on(const Engine& engine) {
   int ops = 0;
   for (const OpCall* call = current_call; call != nullptr;
        call = call->outer_) {
-    ops += call->takes_part(engine) ? 1 : 0;
+    ops += call->engine_ == &engine || call->guests_.has(engine) ? 1 : 0;
   }
   return ops;
-}
-
-bool OpCall::takes_part(const Engine& engine) const {
-  return engine_ == &engine ||
-      std::any_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
-           return guest.engine == &engine && guest.has_begun;
-         });
 }
 
 OpCall::OpCall(
@@ -82,17 +54,18 @@ OpCall::OpCall(
       outer_(current_call),
       is_nested_(op_depth() > 0 || c10::ParallelGuard::is_enabled()) {
   if (home_ != nullptr && !is_nested_ && !traits.is_uninitialized) {
-    record_ = std::make_shared<OpCallRecord>(op);
-    record_->key_set = key_set;
-    record_->device = device;
-    record_->is_aten = traits.is_aten;
     if (!traits.is_aten) {
       RematMode::get().expect_far_reaching_ops();
     }
     if (traits.not_replayable != nullptr) {
-      decline(traits.not_replayable);
+      declined_ = traits.not_replayable;
     } else if (makes_gradients()) {
-      decline(kGradient);
+      declined_ = kGradient;
+    } else {
+      record_ = std::make_shared<OpCallRecord>(op);
+      record_->key_set = key_set;
+      record_->device = device;
+      record_->is_aten = traits.is_aten;
     }
   }
   if (home_ != nullptr && home_->captures_graph()) {
@@ -109,19 +82,21 @@ void OpCall::begin() {
     keep_for_graph();
     return;
   }
-  begin_guests();
+  guests_.begin();
   if (engine_ != nullptr) {
     try {
       begin_home();
     } catch (...) {
-      end_guests(/*aborted=*/true);
+      guests_.abort();
       throw;
     }
   }
   current_call = this;
   try {
     note_streams();
-    start_timing();
+    if (home_ != nullptr && !is_nested_) {
+      stopwatch_.start(*home_, signature_);
+    }
   } catch (...) {
     abort();
     throw;
@@ -160,43 +135,6 @@ void OpCall::begin_home() {
       *engine_, device_, [&] { engine_->begin_op(holders, inputs_, writes_); });
 }
 
-void OpCall::begin_guests() {
-  try {
-    for (Guest& guest : guests_) {
-      const c10::remat::Holders holders = holders_of(guest.read, guest.written);
-      for (size_t i = 0; i < guest.written.size(); ++i) {
-        guest.writes.push_back({});
-      }
-      with_memory_errors(*guest.engine, guest.device, [&] {
-        guest.engine->begin_op(holders, guest.inputs, guest.writes);
-      });
-      guest.has_begun = true;
-    }
-  } catch (...) {
-    end_guests(/*aborted=*/true);
-    throw;
-  }
-}
-
-void OpCall::end_guests(bool aborted) noexcept {
-  for (Guest& guest : guests_) {
-    if (!guest.has_begun) {
-      continue;
-    }
-    guest.has_begun = false;
-    if (aborted) {
-      guest.engine->abort_op(guest.inputs, guest.writes);
-      continue;
-    }
-    c10::remat::OpCapture capture;
-    capture.signature = signature_;
-    capture.name = traits_.name.c_str();
-    capture.inputs = std::move(guest.inputs);
-    capture.writes = guest.writes;
-    guest.engine->end_op(std::move(capture));
-  }
-}
-
 // Note [What a graph has captured]
 // Each launch of a graph uses the addresses that it was captured with, unseen.
 // So what a captured op reads stays where it is, as if pinned by the program;
@@ -228,39 +166,6 @@ void OpCall::note_streams() {
   }
 }
 
-void OpCall::start_timing() {
-  if (home_ == nullptr || is_nested_) {
-    return;
-  }
-  is_timed_ = timed_ops().wants(signature_);
-  if (device_.is_cpu()) { // where an op is done when it returns
-    if (is_timed_) {
-      relief_before_ = relief_ns_of_thread();
-      start_ = Clock::now();
-    }
-  } else if (!home_->is_capturing()) {
-    home_->timer().collect(*engine_);
-    if (is_timed_) {
-      sample_ = home_->timer().start(signature_);
-    }
-  }
-}
-
-void OpCall::stop_timing(c10::remat::OpCapture& capture) {
-  if (sample_ != nullptr) {
-    home_->timer().stop(std::move(sample_));
-    timed_ops().count(signature_);
-  } else if (is_timed_ && device_.is_cpu()) {
-    const int64_t elapsed =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(
-            Clock::now() - start_)
-            .count();
-    capture.cost = std::max<int64_t>(
-        elapsed - (relief_ns_of_thread() - relief_before_), 1);
-    timed_ops().count(signature_);
-  }
-}
-
 void OpCall::note_result(
     const at::Tensor& tensor,
     uint32_t result,
@@ -279,10 +184,7 @@ void OpCall::note_result(
     return;
   }
   if (!record_) {
-    if (declined_ != nullptr) {
-      engine_->count_not_replayable(declined_);
-      declined_ = nullptr;
-    }
+    not_replayable_ = declined_;
     return;
   }
   StorageHandle* handle = manage(storage, *engine_);
@@ -345,7 +247,7 @@ void OpCall::end() {
     return;
   }
   current_call = outer_;
-  end_guests(/*aborted=*/false);
+  guests_.end(signature_, traits_.name.c_str());
   if (engine_ != nullptr) {
     end_home();
   }
@@ -363,20 +265,20 @@ void OpCall::end() {
 
 void OpCall::end_home() {
   c10::remat::OpCapture capture;
-  stop_timing(capture);
+  capture.cost = stopwatch_.stop();
   drop_replaced();
   if (!is_nested_) {
     collect_fresh_outputs();
   }
   capture.signature = signature_;
   capture.name = traits_.name.c_str();
+  capture.not_replayable = not_replayable_;
   capture.inputs = std::move(inputs_);
   for (StorageHandle* handle : fresh_) {
     capture.fresh.push_back({handle->nbytes, handle});
   }
   capture.writes = writes_;
-  if (record_ && is_timed_ && !device_.is_cpu()) {
-    // When this op is done, and what it took, is known only later.
+  if (record_ && stopwatch_.is_known_later()) {
     capture.estimate = estimate_cost(
         traits_,
         *record_,
@@ -402,8 +304,7 @@ void OpCall::abort() {
     return;
   }
   current_call = outer_;
-  sample_ = nullptr;
-  end_guests(/*aborted=*/true);
+  guests_.abort();
   drop_replaced();
   if (engine_ != nullptr) {
     engine_->abort_op(inputs_, writes_);

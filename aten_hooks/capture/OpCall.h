@@ -2,12 +2,13 @@
 
 #include "../RematMode.h"
 #include "../replay/OpCallRecord.h"
+#include "Guests.h"
+#include "OpStopwatch.h"
 #include "OpTraits.h"
 
 #include <c10/remat/DeviceMemory.h>
 #include <c10/util/SmallVector.h>
 
-#include <chrono>
 #include <memory>
 
 namespace at::remat {
@@ -38,8 +39,6 @@ class OpCall {
   void abort();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   static constexpr char kGradient[] = "gradient"; // a reason to decline
 
   // A storage among the arguments. Unmanaged ones have no handle.
@@ -52,21 +51,10 @@ class OpCall {
     bool is_written = false;
   };
 
-  // The operands that the engine of another device keeps.
-  struct Guest {
-    Engine* engine;
-    c10::Device device;
-    std::vector<StorageHandle*> read, written;
-    c10::remat::VersionIds inputs; // from begin on
-    c10::remat::Writes writes;
-    bool has_begun = false;
-  };
-
   void scan_arguments(size_t first);
   void visit(const at::Tensor& tensor, const OpTraits::Arg& arg);
   void visit_opaque(const at::Tensor& tensor);
   bool is_guest(const Operand& operand) const;
-  void note_guest(const Operand& operand, bool written);
   Operand& operand_of(c10::StorageImpl& storage);
   void read(Operand& operand);
   void write(Operand& operand, bool overwrites_all, bool side_effect);
@@ -85,14 +73,9 @@ class OpCall {
   void keep_inputs_for_good();
   void begin_home();
   void end_home();
-  void begin_guests();
-  void end_guests(bool aborted) noexcept;
   void keep_for_graph();
-  bool takes_part(const Engine& engine) const;
   friend int own_ops_on(const Engine& engine);
   void note_streams();
-  void start_timing();
-  void stop_timing(c10::remat::OpCapture& capture);
 
   const c10::OperatorHandle& op_;
   const OpTraits& traits_;
@@ -102,6 +85,7 @@ class OpCall {
   torch::jit::Stack& stack_;
   std::shared_ptr<OpCallRecord> record_; // null: not replayable
   const char* declined_ = nullptr; // why
+  const char* not_replayable_ = nullptr; // the same, if results become leaves
   OpCall* outer_ = nullptr; // the op whose kernel called this one
   bool is_nested_;
   bool is_captured_ = false; // into a CUDA graph
@@ -113,11 +97,8 @@ class OpCall {
   c10::remat::VersionIds inputs_; // of read_, from begin on
   c10::remat::Writes writes_;
   uint64_t signature_ = 0;
-  std::vector<Guest> guests_;
-  bool is_timed_ = false;
-  Clock::time_point start_; // on the CPU
-  int64_t relief_before_ = 0;
-  std::unique_ptr<OpTimer::Sample> sample_; // on a device with streams
+  Guests guests_;
+  OpStopwatch stopwatch_;
 };
 
 // Ops that this thread is running and has told `engine` of.

@@ -151,7 +151,7 @@ OpCall::Operand& OpCall::operand_of(c10::StorageImpl& storage) {
 
 void OpCall::read(Operand& operand) {
   if (is_guest(operand)) {
-    note_guest(operand, /*written=*/false);
+    guests_.add(*operand.handle, /*written=*/false);
     return;
   }
   if (operand.handle == nullptr || operand.input >= 0) {
@@ -176,7 +176,7 @@ void OpCall::write(Operand& operand, bool overwrites_all, bool side_effect) {
     return;
   }
   if (is_guest(operand)) {
-    note_guest(operand, /*written=*/true);
+    guests_.add(*operand.handle, /*written=*/true);
     return;
   }
   if (operand.write < 0) {
@@ -201,30 +201,6 @@ bool OpCall::is_operand_of_outer_op(const c10::StorageImpl& storage) const {
 
 bool OpCall::is_guest(const Operand& operand) const {
   return operand.handle != nullptr && operand.handle->engine != engine_;
-}
-
-void OpCall::note_guest(const Operand& operand, bool written) {
-  Engine* engine = operand.handle->engine;
-  auto guest =
-      std::find_if(guests_.begin(), guests_.end(), [&](const Guest& known) {
-        return known.engine == engine;
-      });
-  if (guest == guests_.end()) {
-    guests_.push_back({engine, operand.handle->device});
-    guest = std::prev(guests_.end());
-  }
-  // Once each; what is both read and written is written.
-  const auto take_out = [&](std::vector<StorageHandle*>& handles) {
-    const auto it = std::find(handles.begin(), handles.end(), operand.handle);
-    const bool found = it != handles.end();
-    if (found) {
-      handles.erase(it);
-    }
-    return found;
-  };
-  written |= take_out(guest->written);
-  take_out(guest->read);
-  (written ? guest->written : guest->read).push_back(operand.handle);
 }
 
 void OpCall::visit(const at::Tensor& tensor, const OpTraits::Arg& arg) {

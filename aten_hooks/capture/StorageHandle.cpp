@@ -110,6 +110,19 @@ void detach(StorageHandle& handle) {
   storage.set_data_ptr_noswap(std::move(handle.data));
 }
 
+c10::remat::Holders holders_of(
+    c10::ArrayRef<StorageHandle*> read,
+    c10::ArrayRef<StorageHandle*> written) {
+  c10::remat::Holders holders;
+  for (StorageHandle* handle : read) {
+    holders.push_back(handle);
+  }
+  for (StorageHandle* handle : written) {
+    holders.push_back(handle);
+  }
+  return holders;
+}
+
 void StoragePortImpl::release(c10::remat::StorageVersion& version) noexcept {
   StorageHandle* handle = holder_of(version);
   if (handle == nullptr) {

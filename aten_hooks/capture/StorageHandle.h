@@ -6,6 +6,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/remat/Engine.h>
 #include <c10/remat/StorageHooks.h>
+#include <c10/util/ArrayRef.h>
 
 #include <optional>
 #include <vector>
@@ -54,6 +55,11 @@ StorageHandle* manage_leaf(c10::StorageImpl& storage, Engine& engine);
 // Gives `storage` its own DataPtr back; its bytes must be resident. The handle
 // is left without a storage.
 void detach(StorageHandle& handle);
+
+// In the order in which Engine::begin_op wants them.
+c10::remat::Holders holders_of(
+    c10::ArrayRef<StorageHandle*> read,
+    c10::ArrayRef<StorageHandle*> written);
 
 // The engine's way to the bytes.
 class StoragePortImpl final : public c10::remat::StoragePort {

@@ -328,7 +328,7 @@ VersionIds Engine::end_op(OpCapture&& capture) {
   --ops_in_flight_;
   ++state_.counters.ops_captured;
   if (capture.not_replayable != nullptr) {
-    ++state_.counters.not_replayable[capture.not_replayable];
+    state_.counters.count_not_replayable(capture.not_replayable);
   }
   const CostNs cost =
       state_.costs.update(capture.signature, capture.cost, capture.estimate);

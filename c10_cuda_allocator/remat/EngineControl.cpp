@@ -130,7 +130,7 @@ void Engine::count_out_of_memory() {
 
 void Engine::count_not_replayable(const char* reason) {
   const Lock lock(state_.mutex);
-  ++state_.counters.not_replayable[reason];
+  state_.counters.count_not_replayable(reason);
 }
 
 Census Engine::census() const {

@@ -2,6 +2,7 @@
 
 #include "Ids.h"
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -28,7 +29,13 @@ struct Counters {
   uint64_t deepest_replay = 0; // op records in the longest replay plan
   uint64_t faults = 0; // accesses outside any op
   uint64_t out_of_memory = 0;
-  std::map<std::string, uint64_t> not_replayable; // reason -> ops
+  // Reason -> ops. Looked up without making a string.
+  std::map<std::string, uint64_t, std::less<>> not_replayable;
+
+  void count_not_replayable(const char* reason) {
+    const auto found = not_replayable.find(reason);
+    ++(found != not_replayable.end() ? found->second : not_replayable[reason]);
+  }
 };
 
 // What there is now.
