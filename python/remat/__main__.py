@@ -9,7 +9,7 @@ from typing import List, Optional
 from typing_extensions import Annotated
 
 from . import _C
-from ._config import parse_bytes
+from ._config import format_bytes, parse_bytes
 from ._plan import Plan, plan as make_plan
 from ._simulate import Point, sweep, Trace
 
@@ -70,15 +70,6 @@ def _ratios(text: str) -> List[float]:
     if any(not 0 < ratio <= 10 for ratio in ratios):
         raise _fail(f"ratios are shares of the peak, above 0; got {text!r}")
     return ratios
-
-
-def _size(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
 
 
 @app.command()
@@ -170,12 +161,12 @@ def _print_points(points: List[Point]) -> None:
             point.trace,
             point.policy,
             f"{point.ratio:.2f}",
-            _size(point.budget_bytes),
+            format_bytes(point.budget_bytes),
             f"{point.overhead:.3f}" if point.feasible else "does not fit",
             str(point.evictions),
             str(point.replays),
             str(point.deepest_replay),
-            _size(point.peak_bytes),
+            format_bytes(point.peak_bytes),
             style=None if point.feasible else "red",
         )
     console.print(table)
@@ -232,7 +223,7 @@ def plan(
 def _print_plan(result: Plan) -> None:
     trace = result.trace
     table = Table(
-        title=f"{trace.name}: peak {_size(trace.peak_bytes)}, "
+        title=f"{trace.name}: peak {format_bytes(trace.peak_bytes)}, "
         f"{trace.cost_ns / 1e6:.1f} ms"
     )
     for title in ("budget", "ratio", "time over none", "policy", "replays"):
@@ -240,7 +231,7 @@ def _print_plan(result: Plan) -> None:
     for point in result.best:
         if point is not None:
             table.add_row(
-                _size(point.budget_bytes),
+                format_bytes(point.budget_bytes),
                 f"{point.ratio:.2f}",
                 f"{point.overhead:.3f}",
                 point.policy,

@@ -103,6 +103,16 @@ def parse_bytes(text: Union[int, str], *, total: Optional[int] = None) -> int:
     return result
 
 
+def format_bytes(count: int) -> str:
+    """Return ``count`` bytes in the largest unit that leaves a whole one: 1.50 GiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
+
+
 def budget_bytes(limit: Limit, device_total: int) -> Optional[int]:
     """Return the budget in bytes; ``None`` where there is no limit."""
     if limit is None:

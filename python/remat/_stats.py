@@ -8,6 +8,7 @@ from typing import Dict, Optional, Tuple
 import torch
 
 from . import _C
+from ._config import format_bytes
 from ._devices import Device, meant_device, meant_devices, slot
 
 
@@ -97,41 +98,33 @@ def reset_peak_memory_stats(device: Device = None) -> None:
             _C.reset_memory_peak(slot(target))
 
 
-def _size(count: Optional[int]) -> str:
-    if count is None:
-        return "no limit"
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
-
-
 def summary(device: Device = None) -> str:
     """Return :func:`stats` as a table, as ``torch.cuda.memory_summary`` does."""
     target = meant_device(device)
     s = stats(target)
     rows = [
-        ("budget", _size(s.budget_bytes)),
-        ("in use", _size(s.bytes_now)),
-        ("peak in use", _size(s.bytes_peak)),
+        (
+            "budget",
+            "no limit" if s.budget_bytes is None else format_bytes(s.budget_bytes),
+        ),
+        ("in use", format_bytes(s.bytes_now)),
+        ("peak in use", format_bytes(s.bytes_peak)),
         None,
-        ("managed, resident", _size(s.resident_bytes)),
-        ("  evictable", _size(s.evictable_bytes)),
-        ("  pinned", _size(s.pinned_bytes)),
-        ("  leaf", _size(s.leaf_bytes)),
-        ("  escaped", _size(s.escaped_bytes)),
-        ("held for replay", _size(s.held_bytes)),
-        ("evicted", _size(s.evicted_bytes)),
-        ("largest hole", _size(s.largest_hole_bytes)),
+        ("managed, resident", format_bytes(s.resident_bytes)),
+        ("  evictable", format_bytes(s.evictable_bytes)),
+        ("  pinned", format_bytes(s.pinned_bytes)),
+        ("  leaf", format_bytes(s.leaf_bytes)),
+        ("  escaped", format_bytes(s.escaped_bytes)),
+        ("held for replay", format_bytes(s.held_bytes)),
+        ("evicted", format_bytes(s.evicted_bytes)),
+        ("largest hole", format_bytes(s.largest_hole_bytes)),
         None,
         ("ops captured", f"{s.ops_captured}"),
         ("evictions", f"{s.evictions}"),
         ("  for want of neighbors", f"{s.fragmentation_evictions}"),
         ("fragmentation", f"{s.fragmentation:.1%}"),
         ("moves", f"{s.moves}"),
-        ("  bytes", _size(s.moved_bytes)),
+        ("  bytes", format_bytes(s.moved_bytes)),
         ("replays", f"{s.replays}"),
         ("recompute time", f"{s.recompute_ns / 1e6:.1f} ms"),
         ("overhead", f"{s.overhead_ns / 1e6:.1f} ms"),
