@@ -1,17 +1,18 @@
+#include "DtrStorages.h"
 #include "Simulation.h"
 
 #include "../Errors.h"
 
 #include <algorithm>
 #include <list>
-#include <unordered_map>
+#include <vector>
 
 namespace c10::remat {
 
 // Note [What DTR's simulator does]
 // To read the authors' logs as they do, and to have their figures to compare
 // with, this follows their runtime, as far as their paper (Kirisame et al.,
-// ICLR 2021, appendix C) and the published results tell. Where it differs from
+// ICLR 2021) and the published results tell. Where it differs from
 // an Engine:
 //
 // - Views are ops. Evicting a storage undefines its views, each of which is run
@@ -44,15 +45,11 @@ struct Thrashing {};
 
 class DtrRuntime {
  public:
-  enum class Score { Lru, Largest, Msps, Dtr, DtrEq };
-
-  DtrRuntime(const Workload& workload, Score score, Bytes budget)
+  DtrRuntime(const Workload& workload, DtrStorages::Score score, Bytes budget)
       : workload_(workload),
-        score_(score),
         budget_(budget),
         tensors_(workload.storage_of.size()),
-        storages_(workload.size_of.size()),
-        marks_(workload.size_of.size()) {
+        storages_(workload, score) {
     result_.base_cost = workload.cost();
   }
 
@@ -78,22 +75,6 @@ class DtrRuntime {
     uint32_t op = kNone; // the step that makes it
     bool defined = false;
     uint32_t references = 0;
-  };
-  struct StorageState {
-    Tensor root = kNone;
-    std::vector<Tensor> tensors;
-    std::vector<Storage> parents;
-    std::vector<Storage> children;
-    bool resident = false;
-    bool constant = false;
-    bool in_pool = false;
-    uint32_t pins = 0;
-    uint32_t references = 0;
-    Ticks last_access = 0;
-    CostNs cost = 0;
-    CostNs neighbors = -1; // cost of the evicted ones; -1: not known
-    uint32_t set = kNone; // while it is evicted
-    std::list<Storage>::iterator place; // in the pool
   };
   struct Frame {
     uint32_t op;
@@ -154,7 +135,7 @@ class DtrRuntime {
   }
 
   void add_tensor(Tensor tensor, uint32_t op) {
-    StorageState& storage = storages_[storage_of(tensor)];
+    DtrStorage& storage = storages_[storage_of(tensor)];
     if (storage.root == kNone) {
       storage.root = tensor;
     }
@@ -166,27 +147,21 @@ class DtrRuntime {
 
   void link(Tensor tensor, uint32_t op) {
     const Storage own = storage_of(tensor);
-    StorageState& storage = storages_[own];
+    DtrStorage& storage = storages_[own];
     const auto first = std::find_if(
         storage.tensors.begin(), storage.tensors.end(), [&](Tensor t) {
           return tensors_[t].op == op;
         });
     storage.cost += *first == tensor ? op_of(op).cost : 0;
     for (const Tensor input : op_of(op).inputs) {
-      const Storage parent = storage_of(input);
-      auto& parents = storage.parents;
-      if (parent != own &&
-          std::find(parents.begin(), parents.end(), parent) == parents.end()) {
-        parents.push_back(parent);
-        storages_[parent].children.push_back(own);
-      }
+      storages_.link(storage_of(input), own);
     }
   }
 
   void release(Tensor tensor) {
     --tensors_[tensor].references;
     const Storage own = storage_of(tensor);
-    StorageState& storage = storages_[own];
+    DtrStorage& storage = storages_[own];
     if (--storage.references == 0 && storage.resident && storage.pins == 0 &&
         !storage.constant) {
       evict(own);
@@ -277,7 +252,7 @@ class DtrRuntime {
       }
     }
     for (const Storage storage : made) {
-      come_back(storage);
+      storages_.came_back(storage);
     }
     for (const Storage storage : doubled) {
       if (std::find(made.begin(), made.end(), storage) == made.end()) {
@@ -313,7 +288,7 @@ class DtrRuntime {
       Storage victim = kNone;
       double lowest = 0;
       for (const Storage storage : pool_) {
-        const double score = score_of(storage);
+        const double score = storages_.score_of(storage, clock_);
         if (victim == kNone || score <= lowest) {
           victim = storage;
           lowest = score;
@@ -328,34 +303,11 @@ class DtrRuntime {
   }
 
   void evict(Storage own) {
-    forget_neighborhoods(own);
-    StorageState& storage = storages_[own];
-    storage.resident = false;
+    storages_.evicted(own);
     usage_ -= workload_.size_of[own];
     leave_pool(own);
-    for (const Tensor tensor : storage.tensors) {
+    for (const Tensor tensor : storages_[own].tensors) {
       tensors_[tensor].defined = false;
-    }
-    storage.set = static_cast<uint32_t>(set_parents_.size());
-    set_parents_.push_back(storage.set);
-    set_costs_.push_back(storage.cost);
-    for (const auto* neighbors : {&storage.parents, &storage.children}) {
-      for (const Storage neighbor : *neighbors) {
-        const StorageState& other = storages_[neighbor];
-        if (!other.resident && other.set != kNone) {
-          join_sets(other.set, storage.set);
-        }
-      }
-    }
-  }
-
-  void come_back(Storage own) {
-    forget_neighborhoods(own);
-    StorageState& storage = storages_[own];
-    storage.resident = true;
-    if (storage.set != kNone) {
-      set_costs_[find_set(storage.set)] -= storage.cost;
-      storage.set = kNone;
     }
   }
 
@@ -370,7 +322,7 @@ class DtrRuntime {
     }
   }
   void join_pool(Storage own) {
-    StorageState& storage = storages_[own];
+    DtrStorage& storage = storages_[own];
     if (storage.resident && storage.pins == 0 && !storage.constant &&
         !storage.in_pool) {
       storage.place = pool_.insert(pool_.end(), own);
@@ -378,153 +330,34 @@ class DtrRuntime {
     }
   }
   void leave_pool(Storage own) {
-    StorageState& storage = storages_[own];
+    DtrStorage& storage = storages_[own];
     if (storage.in_pool) {
       pool_.erase(storage.place);
       storage.in_pool = false;
     }
   }
 
-  // --- scores ---
-
-  double score_of(Storage own) {
-    StorageState& storage = storages_[own];
-    const auto size = static_cast<double>(workload_.size_of[own]);
-    const auto staleness = static_cast<double>(clock_ - storage.last_access);
-    switch (score_) {
-    case Score::Lru:
-      return 1 / staleness;
-    case Score::Largest:
-      return 1 / size;
-    case Score::Msps:
-      return static_cast<double>(
-                 storage.cost + evicted_cost(own, /*and_children=*/false)) /
-          size;
-    case Score::Dtr:
-      if (storage.neighbors < 0) {
-        storage.neighbors = evicted_cost(own, /*and_children=*/true);
-      }
-      return static_cast<double>(storage.cost + storage.neighbors) /
-          (size * staleness);
-    case Score::DtrEq:
-      break;
-    }
-    return static_cast<double>(storage.cost + sets_cost(own)) /
-        (size * staleness);
-  }
-
-  // Calls `visit(Storage)` for what `own` reaches through evicted storages,
-  // on one side; goes on behind what is evicted.
-  template <class Visit>
-  void walk(Storage own, bool to_children, Visit visit) {
-    reached_.assign(1, own);
-    for (size_t i = 0; i < reached_.size(); ++i) {
-      const StorageState& storage = storages_[reached_[i]];
-      for (const Storage next :
-           to_children ? storage.children : storage.parents) {
-        if (marks_[next] != mark_) {
-          marks_[next] = mark_;
-          visit(next);
-          if (!storages_[next].resident) {
-            reached_.push_back(next);
-          }
-        }
-      }
-    }
-  }
-
-  CostNs evicted_cost(Storage own, bool and_children) {
-    CostNs cost = 0;
-    const auto add = [&](Storage storage) {
-      cost += storages_[storage].resident ? 0 : storages_[storage].cost;
-    };
-    marks_[own] = ++mark_;
-    walk(own, /*to_children=*/false, add);
-    if (and_children) {
-      marks_[own] = ++mark_;
-      walk(own, /*to_children=*/true, add);
-    }
-    return cost;
-  }
-
-  void forget_neighborhoods(Storage own) {
-    if (score_ != Score::Dtr) {
-      return;
-    }
-    storages_[own].neighbors = -1;
-    for (const bool to_children : {false, true}) {
-      marks_[own] = ++mark_;
-      walk(own, to_children, [&](Storage storage) {
-        storages_[storage].neighbors = -1;
-      });
-    }
-  }
-
-  CostNs sets_cost(Storage own) {
-    CostNs cost = 0;
-    sets_seen_.clear();
-    const StorageState& storage = storages_[own];
-    for (const auto* neighbors : {&storage.parents, &storage.children}) {
-      for (const Storage neighbor : *neighbors) {
-        const StorageState& other = storages_[neighbor];
-        if (other.resident || other.set == kNone) {
-          continue;
-        }
-        const uint32_t set = find_set(other.set);
-        if (std::find(sets_seen_.begin(), sets_seen_.end(), set) ==
-            sets_seen_.end()) {
-          sets_seen_.push_back(set);
-          cost += set_costs_[set];
-        }
-      }
-    }
-    return cost;
-  }
-
-  uint32_t find_set(uint32_t set) {
-    while (set_parents_[set] != set) {
-      set_parents_[set] = set_parents_[set_parents_[set]];
-      set = set_parents_[set];
-    }
-    return set;
-  }
-  void join_sets(uint32_t a, uint32_t b) {
-    a = find_set(a);
-    b = find_set(b);
-    if (a != b) {
-      set_parents_[a] = b;
-      set_costs_[b] += set_costs_[a];
-    }
-  }
-
   const Workload& workload_;
-  const Score score_;
   const Bytes budget_;
   Ticks clock_ = 1;
   Bytes usage_ = 0;
   SimulationResult result_;
   std::vector<TensorState> tensors_;
-  std::vector<StorageState> storages_;
+  DtrStorages storages_;
   std::list<Storage> pool_;
-  std::vector<uint32_t> set_parents_;
-  std::vector<CostNs> set_costs_;
-  std::vector<uint32_t> sets_seen_; // scratch
-  std::vector<uint64_t> marks_; // by storage
-  uint64_t mark_ = 0;
-  std::vector<Storage> reached_; // scratch
 };
 
 struct Entry {
   const char* name;
-  DtrRuntime::Score score;
+  DtrStorages::Score score;
 };
 
 constexpr Entry kScores[] = {
-    {"dtr", DtrRuntime::Score::Dtr},
-    {"dtr_eq", DtrRuntime::Score::DtrEq},
-    {"largest", DtrRuntime::Score::Largest},
-    {"lru", DtrRuntime::Score::Lru},
-    {"msps", DtrRuntime::Score::Msps},
+    {"dtr", DtrStorages::Score::Dtr},
+    {"dtr_eq", DtrStorages::Score::DtrEq},
+    {"largest", DtrStorages::Score::Largest},
+    {"lru", DtrStorages::Score::Lru},
+    {"msps", DtrStorages::Score::Msps},
 };
 
 } // namespace
