@@ -38,6 +38,19 @@ struct Counters {
   }
 };
 
+// What a policy that follows plans knows and does.
+struct PlanCensus {
+  // The kind of iteration that this one is taken for, whose plan decides;
+  // 0: none does. Kinds are numbered from 1 on as they are met.
+  uint64_t kind = 0;
+  uint64_t kinds = 0; // that are known
+  bool is_searching = false; // a plan was asked for and is not there yet
+  // So far: candidates that were simulated, and plans that were taken over.
+  uint64_t tried = 0;
+  uint64_t adopted = 0;
+  Bytes memory = 0; // of what is known, plans, and the log; estimated
+};
+
 // What there is now.
 struct Census {
   uint64_t storages = 0; // versions in the graph
@@ -53,6 +66,7 @@ struct Census {
   // Most neighboring bytes that are free or evictable; 0: there are no
   // neighbors.
   Bytes largest_hole = 0;
+  PlanCensus plans;
 };
 
 } // namespace c10::remat

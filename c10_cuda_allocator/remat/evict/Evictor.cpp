@@ -70,7 +70,7 @@ double Evictor::moving_share(
     const BlockView& block,
     VersionId id,
     Bytes largest_free) const noexcept {
-  if (block.size > largest_free) {
+  if (block.size > largest_free || !state_.policy->moves_blocks()) {
     return 1;
   }
   const CostNs making = state_.graph[state_.graph[id].producer].cost;

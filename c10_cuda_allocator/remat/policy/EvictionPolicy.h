@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../Export.h"
+#include "../Stats.h"
 #include "../graph/OpGraph.h"
 
 #include <cstdint>
@@ -61,6 +62,11 @@ class REMAT_API EvictionPolicy {
     return false;
   }
 
+  // May blocks be moved instead of evicted, where that is cheaper?
+  virtual bool moves_blocks() const {
+    return true;
+  }
+
   // Appends the versions whose weight may have fallen since the last call, so
   // that they are not passed over. Growth needs no report.
   virtual void drain_lowered(
@@ -104,6 +110,9 @@ class REMAT_API EvictionPolicy {
   // Where plans are made for the policy, if it follows any.
   virtual std::shared_ptr<PlanExchange> plan_exchange() {
     return nullptr;
+  }
+  virtual PlanCensus plan_census() const {
+    return {};
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include "../Errors.h"
 #include "CentralityPolicy.h"
+#include "CoopPolicy.h"
 #include "DtePolicy.h"
 #include "DtrEqPolicy.h"
 #include "DtrPolicy.h"
@@ -26,6 +27,7 @@ std::unique_ptr<EvictionPolicy> make() {
 
 constexpr Entry kPolicies[] = {
     {"centrality", &make<CentralityPolicy>},
+    {"coop", &make<CoopPolicy>},
     {"dte", &make<DtePolicy>},
     {"dtr", &make<DtrPolicy>},
     {"dtr_eq", &make<DtrEqPolicy>},

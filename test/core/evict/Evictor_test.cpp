@@ -130,6 +130,28 @@ TEST(EvictorTest, EvictsWhereCopyingTakesLongerOrFindsNoRoom) {
   }
 }
 
+TEST(EvictorTest, CoopEvictsNeighborsAndMovesNothing) {
+  Config config;
+  config.policy = "coop";
+  SimProgram program(/*capacity=*/1 << 20, config);
+  const auto made = values_with_holes(program);
+  const OneSegment segment(program);
+  program.device.copy_ns = 10;
+  program.device.move_bytes = [&](const void*, const auto&) {
+    ADD_FAILURE();
+    return true;
+  };
+  const uint64_t evictions = program.engine.counters().evictions;
+  MemoryRequest request;
+  request.size = 200;
+  request.shortage = 200;
+  EXPECT_EQ(program.engine.relieve_request(request), 100U);
+  EXPECT_EQ(program.engine.counters().evictions, evictions + 1);
+  for (const Var var : made) {
+    EXPECT_TRUE(program.holds_expected(var));
+  }
+}
+
 TEST(EvictorTest, LeavesWhatIsPinnedAndWhatIsLeaf) {
   SimProgram program(/*capacity=*/1 << 20);
   std::vector<Var> made;
