@@ -1,7 +1,11 @@
 #include "Planner.h"
 
+#include "Retention.h"
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 namespace c10::remat {
 
@@ -49,6 +53,15 @@ constexpr Start kStarts[] = {
     {1, 1, 0, false},
 };
 
+// Parts of the budget that are left free where wishes are fulfilled: what is
+// made again after the peak needs room, too.
+constexpr double kMargins[] = {0, 0.05, 0.1, 0.2};
+// Those that are tried with the best margin, too.
+constexpr size_t kWishfulStarts[] = {1, std::size(kStarts) - 1};
+// How much a wish adds to or takes from the logarithm of a score: it decides at
+// the peak, and what is needed within moments stays all the same.
+constexpr float kWishBias = 4;
+
 } // namespace
 
 std::shared_ptr<const Future> future_of(
@@ -85,20 +98,11 @@ Planner::Planner(
 
 const Plan& Planner::improve(size_t candidates) {
   for (size_t i = 0; i < candidates; ++i) {
-    Tuning tuning;
-    if (next_start_ < std::size(kStarts)) {
-      const Start& start = kStarts[next_start_++];
-      tuning.cost = start.cost;
-      tuning.size = start.size;
-      tuning.distance = start.distance;
-      tuning.keeps = start.keeps;
-    } else {
-      if (best_.result.is_feasible() && best_.result.recompute == 0) {
-        break;
-      }
-      tuning = varied();
+    std::optional<Tuning> tuning = next();
+    if (!tuning) {
+      break;
     }
-    if (!try_out(std::make_shared<Tuning>(std::move(tuning)))) {
+    if (!try_out(std::make_shared<Tuning>(std::move(*tuning)))) {
       break;
     }
   }
@@ -111,6 +115,39 @@ const Plan& Planner::improve() {
     improve(kCandidates);
   }
   return best_;
+}
+
+// Those of Note [Improving a plan], in its order.
+std::optional<Tuning> Planner::next() {
+  const bool is_free =
+      best_.result.is_feasible() && best_.result.recompute == 0;
+  if (next_start_ == 0) {
+    return tuning_of(next_start_++);
+  }
+  while (next_wish_ < std::size(kMargins)) {
+    const size_t margin = next_wish_++;
+    std::vector<float> bias = wishful_bias(kMargins[margin]);
+    if (!bias.empty()) {
+      Tuning tuning = tuning_of(0);
+      tuning.bias = std::move(bias);
+      return tuning;
+    }
+  }
+  // Still without a wish if none did well.
+  if (best_bias_.empty() && !best_.tuning->bias.empty()) {
+    best_bias_ = best_.tuning->bias;
+  }
+  while (next_wishful_start_ < std::size(kWishfulStarts)) {
+    Tuning tuning = tuning_of(kWishfulStarts[next_wishful_start_++]);
+    if (!best_bias_.empty()) {
+      tuning.bias = best_bias_;
+      return tuning;
+    }
+  }
+  if (next_start_ < std::size(kStarts)) {
+    return tuning_of(next_start_++);
+  }
+  return is_free ? std::nullopt : std::optional<Tuning>(varied());
 }
 
 bool Planner::try_out(std::shared_ptr<const Tuning> tuning) {
@@ -142,6 +179,29 @@ bool Planner::try_out(std::shared_ptr<const Tuning> tuning) {
     returns_ = std::move(returns);
   }
   return true;
+}
+
+Tuning Planner::tuning_of(size_t start) {
+  Tuning tuning;
+  tuning.cost = kStarts[start].cost;
+  tuning.size = kStarts[start].size;
+  tuning.distance = kStarts[start].distance;
+  tuning.keeps = kStarts[start].keeps;
+  return tuning;
+}
+
+std::vector<float> Planner::wishful_bias(double margin) const {
+  const auto room =
+      static_cast<Bytes>(static_cast<double>(budget_) * (1 - margin));
+  std::vector<float> bias;
+  for (const Wish wish :
+       wishes_at_peak(*future_, workload_.peak(), room, may_go_on_)) {
+    bias.push_back(
+        wish == Wish::Keep        ? kWishBias
+            : wish == Wish::LetGo ? -kWishBias
+                                  : 0);
+  }
+  return bias;
 }
 
 Tuning Planner::varied() {

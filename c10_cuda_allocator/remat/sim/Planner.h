@@ -5,6 +5,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 namespace c10::remat {
 
@@ -23,7 +25,10 @@ struct Plan {
 
 // Note [Improving a plan]
 // A score is a guess at what evicting a value will cost; only running the
-// workload tells. The planner starts from a few choices of exponents, and then
+// workload tells. The planner starts from the exponents that do best over many
+// networks; then with a bias for what would best be kept over the peak (Note
+// [What to keep at the peak]), with several margins, the best of which is tried
+// with other exponents, too; then from other exponents alone. In the end it
 // changes, of the best so far, the bias of some values at random: up for some
 // that came back, down for some that never did, or an exponent. What does not
 // do better is undone. A candidate is dropped as soon as it has recomputed as
@@ -32,7 +37,7 @@ struct Plan {
 // Deterministic for a workload, a budget, a number of candidates and a seed.
 class REMAT_API Planner {
  public:
-  static constexpr size_t kCandidates = 16;
+  static constexpr size_t kCandidates = 24;
   static constexpr size_t kMostCandidates = 256;
 
   Planner(const Workload& workload, Bytes budget, uint64_t seed = 1);
@@ -57,6 +62,10 @@ class REMAT_API Planner {
  private:
   // False: it was interrupted.
   bool try_out(std::shared_ptr<const Tuning> tuning);
+  std::optional<Tuning> next(); // none: nothing is left to gain
+  static Tuning tuning_of(size_t start);
+  // By value; empty if nothing is to be wished for.
+  std::vector<float> wishful_bias(double margin) const;
   Tuning varied();
   double random(); // in [0, 1)
 
@@ -66,6 +75,9 @@ class REMAT_API Planner {
   std::shared_ptr<const Future> future_;
   uint64_t state_;
   size_t next_start_ = 0;
+  size_t next_wish_ = 0;
+  size_t next_wishful_start_ = 0;
+  std::vector<float> best_bias_; // of the wishes
   Plan best_;
   NextUsePolicy::Returns returns_; // in the best
 };

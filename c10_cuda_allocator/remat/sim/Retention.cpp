@@ -1,0 +1,170 @@
+#include "Retention.h"
+
+#include "MinCut.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace c10::remat {
+
+namespace {
+
+// By so much the first op is cheaper for its place.
+constexpr double kPlaceShare = 0.02;
+// Prices are sought to within a factor of 2 ^ -this over their range.
+constexpr int kHalvings = 24;
+// Costs and prices are rounded to this part of a nanosecond.
+constexpr double kUnits = 64;
+constexpr size_t kMostOps = 1 << 16;
+
+struct Peak {
+  uint32_t place = 0;
+  Bytes needed = 0; // of the values there, those that are read later
+};
+
+bool is_read_after(const Future::Value& value, uint32_t place) {
+  return !value.uses.empty() && value.uses.back() > place;
+}
+
+Peak peak_of(const Future& future) {
+  std::vector<int64_t> change(future.ops.size() + 1);
+  for (const Future::Value& value : future.values) {
+    if (!value.uses.empty()) {
+      change[value.maker] += static_cast<int64_t>(value.size);
+      change[std::min<size_t>(value.uses.back() + 1, future.ops.size())] -=
+          static_cast<int64_t>(value.size);
+    }
+  }
+  Peak peak;
+  int64_t live = 0;
+  int64_t most = 0;
+  for (uint32_t place = 0; place < future.ops.size(); ++place) {
+    live += change[place];
+    if (live > most) {
+      most = live;
+      peak.place = place;
+    }
+  }
+  for (const Future::Value& value : future.values) {
+    if (value.maker <= peak.place && is_read_after(value, peak.place)) {
+      peak.needed += value.size;
+    }
+  }
+  return peak;
+}
+
+class Network {
+ public:
+  Network(const Future& future, uint32_t peak)
+      : future_(future),
+        ops_(peak + 1),
+        values_(future.ops[peak].first_value + future.ops[peak].value_count),
+        cut_(2 + ops_ + values_) {
+    for (uint32_t op = 0; op < ops_; ++op) {
+      const double place = static_cast<double>(op) / ops_;
+      const double cost = static_cast<double>(future.ops[op].cost) *
+          (1 - kPlaceShare * (1 - place));
+      cut_.add_link(
+          node_of_op(op),
+          MinCut::kSink,
+          static_cast<int64_t>(std::ceil(cost * kUnits)));
+    }
+    for (uint32_t i = 0; i < values_; ++i) {
+      const Future::Value& value = future.values[i];
+      keeping_.push_back(cut_.add_link(node_of(i), node_of_op(value.maker), 0));
+      if (is_read_after(value, peak)) {
+        cut_.add_link(MinCut::kSource, node_of(i), MinCut::kUncut);
+      }
+      for (const uint32_t use : value.uses) {
+        if (use <= peak) {
+          cut_.add_link(node_of_op(use), node_of(i), MinCut::kUncut);
+        }
+      }
+    }
+  }
+
+  // Returns the bytes that are kept at a price per byte.
+  Bytes solve(double price, const std::function<bool()>* may_go_on) {
+    for (uint32_t i = 0; i < values_; ++i) {
+      cut_.set_capacity(
+          keeping_[i],
+          static_cast<int64_t>(std::ceil(
+              price * kUnits * static_cast<double>(future_.values[i].size))));
+    }
+    was_interrupted_ = !cut_.solve(may_go_on);
+    Bytes kept = 0;
+    for (uint32_t i = 0; i < values_; ++i) {
+      kept += is_kept(i) ? future_.values[i].size : 0;
+    }
+    return kept;
+  }
+  bool was_interrupted() const {
+    return was_interrupted_;
+  }
+  bool is_kept(uint32_t value) const {
+    return cut_.is_at_source(node_of(value)) &&
+        !cut_.is_at_source(node_of_op(future_.values[value].maker));
+  }
+  std::vector<Wish> wishes() const {
+    std::vector<Wish> wishes(values_, Wish::None);
+    for (uint32_t i = 0; i < values_; ++i) {
+      wishes[i] = is_kept(i)              ? Wish::Keep
+          : cut_.is_at_source(node_of(i)) ? Wish::LetGo
+                                          : Wish::None;
+    }
+    return wishes;
+  }
+
+ private:
+  uint32_t node_of_op(uint32_t op) const {
+    return 2 + op;
+  }
+  uint32_t node_of(uint32_t value) const {
+    return 2 + ops_ + value;
+  }
+
+  const Future& future_;
+  const uint32_t ops_;
+  const uint32_t values_;
+  MinCut cut_;
+  std::vector<uint32_t> keeping_; // link, by value
+  bool was_interrupted_ = false;
+};
+
+} // namespace
+
+std::vector<Wish> wishes_at_peak(
+    const Future& future,
+    Bytes peak,
+    Bytes room,
+    const std::function<bool()>* may_go_on) {
+  if (future.ops.empty() || future.ops.size() > kMostOps || room >= peak) {
+    return {};
+  }
+  const Peak found = peak_of(future);
+  if (found.needed <= peak - room) {
+    return {};
+  }
+  const Bytes most = found.needed - (peak - room);
+  Network network(future, found.place);
+  // Costs per byte are within these by far.
+  double low = 1e-9;
+  double high = 1e3;
+  std::vector<Wish> wishes;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double price = std::sqrt(low * high);
+    const Bytes kept = network.solve(price, may_go_on);
+    if (network.was_interrupted()) {
+      return {};
+    }
+    if (kept <= most) {
+      high = price;
+      wishes = network.wishes();
+    } else {
+      low = price;
+    }
+  }
+  return wishes;
+}
+
+} // namespace c10::remat
