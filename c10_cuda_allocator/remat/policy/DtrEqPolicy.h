@@ -10,7 +10,7 @@ namespace c10::remat {
 // score = (own cost + cost of the sets touched) / (size x staleness).
 //
 // Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021
-// (arXiv 2006.09616), h_DTR^eq, section 4.1 and appendix C.2.
+// (arXiv 2006.09616), h_DTR^eq.
 class REMAT_API DtrEqPolicy : public EvictionPolicy {
  public:
   const char* name() const override {

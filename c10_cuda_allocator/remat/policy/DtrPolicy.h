@@ -7,7 +7,7 @@ namespace c10::remat {
 // DTR: score = cost of the neighborhood / (size x staleness).
 //
 // Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021
-// (arXiv 2006.09616), h_DTR, section 4.1, over e* as defined there. It differs
+// (arXiv 2006.09616), h_DTR, over e* as defined there. It differs
 // in that an op record with several absent outputs counts once.
 class REMAT_API DtrPolicy : public NeighborhoodPolicy {
  public:

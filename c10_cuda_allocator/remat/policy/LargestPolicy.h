@@ -7,7 +7,7 @@ namespace c10::remat {
 // The largest first: score = 1 / size.
 //
 // Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021
-// (arXiv 2006.09616), section 4.1, h_size; GreedyRemat of Kumar et al.,
+// (arXiv 2006.09616), h_size; GreedyRemat of Kumar et al.,
 // "Efficient Rematerialization for Deep Networks", NeurIPS 2019.
 class REMAT_API LargestPolicy final : public EvictionPolicy {
  public:

@@ -8,8 +8,8 @@ namespace c10::remat {
 // score = cost of the version and its absent ancestors / size.
 //
 // Source: Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep
-// Learning", ASPLOS 2020, section 4.4; as h_MSPS in Kirisame et al. (arXiv
-// 2006.09616), section 4.1, which leaves out Capuchin's measured trace.
+// Learning", ASPLOS 2020; as h_MSPS in Kirisame et al. (arXiv
+// 2006.09616), which leaves out Capuchin's measured trace.
 class REMAT_API MspsPolicy final : public NeighborhoodPolicy {
  public:
   MspsPolicy() : NeighborhoodPolicy(Neighborhood::Side::Ancestors) {}

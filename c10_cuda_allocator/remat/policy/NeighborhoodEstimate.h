@@ -13,7 +13,7 @@ namespace c10::remat {
 //
 // Note [Splitting sets]
 // Union-find cannot split. A record that is replayed takes its cost out of its
-// set and leaves (arXiv 2006.09616, appendix C.2), but those that it held
+// set and leaves (arXiv 2006.09616), but those that it held
 // together stay one set, and such errors grow. So after as many departures as
 // there are members (and at least kRebuildAfter), all sets are built anew from
 // the graph: exact again, for constant amortized time.
