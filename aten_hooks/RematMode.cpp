@@ -162,14 +162,16 @@ void RematMode::enable(
       managed->engine().plan_exchange(), config.planner_share);
 }
 
-void RematMode::disable(c10::Device device) {
+void RematMode::disable(c10::Device device, bool for_now) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ManagedDevice* managed = active_on(device);
   if (managed == nullptr) {
     return;
   }
   Engine& engine = managed->engine();
-  managed->planner().stop();
+  if (!for_now) {
+    managed->planner().stop();
+  }
   // Nothing is evicted from here on; and once all is resident, threads whose
   // ops are no longer captured read what they should.
   managed->unlimit();

@@ -34,7 +34,9 @@ class REMAT_API RematMode {
   // Makes everything on `device` resident, whatever the budget, and forgets
   // all history. Throws what a replay throws, and is still enabled then,
   // without a budget.
-  void disable(c10::Device device);
+  // With `for_now` it is likely to be enabled again: a search for a plan goes
+  // on.
+  void disable(c10::Device device, bool for_now = false);
 
   // Is any device managed now?
   bool is_active() const {

@@ -56,6 +56,7 @@ void Engine::note_cost(uint64_t signature, CostNs cost) {
 void Engine::set_budget(Bytes budget) {
   const Lock lock(state_.mutex);
   state_.config.budget = budget;
+  state_.report_residual();
 }
 
 void Engine::configure(const Config& config) {
@@ -65,6 +66,7 @@ void Engine::configure(const Config& config) {
     state_.change_policy(std::move(policy));
   }
   state_.config = config;
+  state_.report_residual();
 }
 
 Config Engine::config() const {
@@ -139,6 +141,7 @@ Census Engine::census() const {
   census.storages = state_.graph.version_count();
   census.op_records = state_.graph.op_count();
   census.largest_hole = largest_hole(state_);
+  census.plans = state_.policy->plan_census();
   state_.graph.for_each_version([&](VersionId id) {
     const StorageVersion& version = state_.graph[id];
     if (!version.owned) {

@@ -83,8 +83,8 @@ void enable(
       smallest_managed.value_or(RematMode::kSmallestManaged));
 }
 
-void disable(int device) {
-  RematMode::get().disable(device_at(device));
+void disable(int device, bool for_now) {
+  RematMode::get().disable(device_at(device), for_now);
 }
 
 bool is_enabled(int device) {
@@ -252,6 +252,14 @@ py::dict census(int device) {
   result["escaped_bytes"] = census.escaped;
   result["held_bytes"] = census.held;
   result["largest_hole_bytes"] = census.largest_hole;
+  result["plan_in_use"] = census.plans.kind == 0
+      ? py::none()
+      : py::object(py::int_(census.plans.kind));
+  result["iteration_kinds"] = census.plans.kinds;
+  result["plan_search"] = census.plans.is_searching;
+  result["plans_tried"] = census.plans.tried;
+  result["plans_adopted"] = census.plans.adopted;
+  result["planner_bytes"] = census.plans.memory;
   return result;
 }
 
@@ -304,7 +312,11 @@ PYBIND11_MODULE(_C, m) {
       py::arg("windows"),
       py::arg("smallest_managed"),
       py::arg("planner_share"));
-  m.def("disable", expose(&disable));
+  m.def(
+      "disable",
+      expose(&disable),
+      py::arg("device"),
+      py::arg("for_now") = false);
   m.def("is_enabled", expose(&is_enabled));
   m.def("is_any_enabled", &is_any_enabled);
   m.def("enabled_devices", expose(&enabled_devices));

@@ -112,7 +112,8 @@ def budget(
                     policy=policy_before,
                 )
             else:
-                disable(target)
+                # What is known of iterations holds for the next such block.
+                _C.disable(slot(target), for_now=True)
 
 
 def set_budget(limit: Limit, *, device: Device = None) -> None:

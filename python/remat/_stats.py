@@ -53,6 +53,13 @@ class Stats:
     largest_hole_bytes: int
     storages: int  #: versions in the graph, now
     op_records: int  #: now
+    #: the kind of iteration whose plan decides now; None: no plan does
+    plan_in_use: Optional[int]
+    plan_search: bool  #: a search for a plan is under way, now
+    iteration_kinds: int  #: that the policy knows, now
+    plans_tried: int  #: candidates simulated since enable()
+    plans_adopted: int  #: plans made from those and taken over since enable()
+    planner_bytes: int  #: host memory of what is known of iterations, about
 
 
 def _memory(target: torch.device) -> Tuple[int, int]:
@@ -132,6 +139,11 @@ def summary(device: Device = None) -> str:
         ("accesses outside ops", f"{s.faults}"),
         ("out-of-memory errors", f"{s.ooms}"),
         ("storages / op records", f"{s.storages} / {s.op_records}"),
+        None,
+        ("plan in use", "none" if s.plan_in_use is None else f"{s.plan_in_use}"),
+        ("kinds of iterations", f"{s.iteration_kinds}"),
+        ("plans tried / adopted", f"{s.plans_tried} / {s.plans_adopted}"),
+        ("planner's memory", format_bytes(s.planner_bytes)),
     ]
     if s.not_replayable:
         rows += [None, ("ops not replayable", f"{sum(s.not_replayable.values())}")]

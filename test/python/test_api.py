@@ -22,7 +22,13 @@ STATS = {
     "bytes_now",
     "bytes_peak",
     "escaped_bytes",
+    "iteration_kinds",
     "largest_hole_bytes",
+    "plan_in_use",
+    "plan_search",
+    "planner_bytes",
+    "plans_adopted",
+    "plans_tried",
     "evicted_bytes",
     "evictions",
     "faults",
@@ -43,7 +49,7 @@ STATS = {
     "resident_bytes",
     "storages",
 }
-BASELINES = {"lru", "largest", "msps", "dtr", "dtr_eq", "centrality"}
+BASELINES = {"lru", "largest", "msps", "dtr", "dtr_eq", "dte", "coop", "centrality"}
 
 
 def test_public_names_are_listed_and_there(remat_off, device):
@@ -306,7 +312,12 @@ def test_stats_is_frozen_and_complete(remat, device):
         stats.evictions = 3
     fields = {field.name for field in dataclasses.fields(stats)}
     assert fields >= STATS
-    for name in STATS - {"budget_bytes", "fragmentation", "not_replayable"}:
+    for name in STATS - {
+        "budget_bytes",
+        "fragmentation",
+        "not_replayable",
+        "plan_in_use",
+    }:
         assert isinstance(getattr(stats, name), int), name
     assert 0 <= stats.fragmentation <= 1
     assert isinstance(stats.not_replayable, dict)

@@ -147,6 +147,52 @@ def test_disable_ends_a_search(remat_off, device, monkeypatch):
     step()
 
 
+def test_a_search_outlives_the_block_it_began_in(remat_off, device, monkeypatch):
+    step = _start_search(remat_off, device, "5%", monkeypatch)
+    limit = remat_off.stats(device).budget_bytes
+    remat_off.disable(device)
+    before = remat_off.stats(device).plans_adopted
+    deadline = time.monotonic() + 60
+    while remat_off.stats(device).plans_adopted == before:
+        assert time.monotonic() < deadline
+        with remat_off.budget(limit, device=device):
+            step()
+    with remat_off.budget(limit, device=device):
+        step()
+        stats = remat_off.stats(device)
+    assert stats.plans_tried > 1
+    assert stats.planner_bytes > 0
+    assert stats.iteration_kinds >= 1
+
+
+def test_stats_say_when_a_plan_decides(remat_off, device, eager_planner):
+    kinds = []
+    losses = []
+
+    def train():
+        # Of shapes that no other test has made known.
+        model = models.deep_mlp(9, 64).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for step in range(12):
+            width = 203 if step == 11 else 251
+            loss = model(torch.randn(width, 64, device=device)).square().mean()
+            kinds.append(remat_off.stats(device).plan_in_use)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            while remat_off.stats(device).plan_search:
+                time.sleep(0.01)
+        return {"losses": losses}
+
+    plain = runs.execute(train, device)
+    kinds.clear()
+    runs.execute_enabled(train, device, ratio=0.6, plain=plain)
+    assert kinds[0] is None
+    assert kinds[10] is not None
+    assert kinds[11] is None  # another shape, of which nothing is known
+
+
 @pytest.mark.cpu_only("CUDA does not work in forked children")
 def test_fork_during_a_search(remat_off, device, monkeypatch):
     step = _start_search(remat_off, device, "1%", monkeypatch)

@@ -41,6 +41,7 @@ struct REMAT_API Future {
   Ticks length() const {
     return ops.empty() ? 0 : ops.back().start + ops.back().cost;
   }
+  Bytes bytes() const; // of memory, about
   // Of all of it.
   uint64_t fingerprint() const {
     return ops.empty() ? 0 : ops.back().fingerprint;

@@ -10,16 +10,9 @@ bool PlanExchange::ask(PlanRequest& request) {
   if (!lock.owns_lock() || session() == 0) {
     return false;
   }
-  std::optional<Search> busy_with = is_cancelled() ? std::nullopt : search_;
-  if (request_) {
-    busy_with = {request_->iteration, request_->budget};
-  }
-  if (busy_with &&
-      (busy_with->iteration != request.iteration ||
-       busy_with->budget == request.budget)) {
+  if (request_ || (is_searching_ && !is_cancelled())) {
     return false;
   }
-  is_cancelled_.store(search_.has_value(), std::memory_order_relaxed);
   answer_.reset();
   request_ = std::move(request);
   changed_.notify_all();
@@ -32,6 +25,11 @@ std::optional<PlanAnswer> PlanExchange::take_answer() {
     return std::nullopt;
   }
   return std::exchange(answer_, std::nullopt);
+}
+
+bool PlanExchange::is_busy() const {
+  const Lock lock(mutex_);
+  return request_ || (is_searching_ && !is_cancelled());
 }
 
 void PlanExchange::open() {
@@ -61,9 +59,8 @@ std::optional<PlanRequest> PlanExchange::poll() {
 
 std::optional<PlanRequest> PlanExchange::start_next() {
   std::optional<PlanRequest> next = std::exchange(request_, std::nullopt);
-  search_.reset();
+  is_searching_ = next.has_value();
   if (next) {
-    search_ = {next->iteration, next->budget};
     is_cancelled_.store(false, std::memory_order_relaxed);
   }
   return next;
@@ -76,10 +73,10 @@ bool PlanExchange::pause_until(std::chrono::steady_clock::time_point time) {
 
 void PlanExchange::answer(PlanAnswer answer) {
   const Lock lock(mutex_);
-  if (search_ && !is_cancelled()) {
+  if (is_searching_ && !is_cancelled()) {
     answer_ = std::move(answer);
   }
-  search_.reset();
+  is_searching_ = false;
 }
 
 void PlanExchange::lock_for_fork() {
@@ -98,7 +95,7 @@ void PlanExchange::reset_in_child() {
   is_cancelled_ = true;
   request_.reset();
   answer_.reset();
-  search_.reset();
+  is_searching_ = false;
 }
 
 } // namespace c10::remat

@@ -30,6 +30,7 @@ struct PlanAnswer {
   bool is_found = false; // or nothing is known of what does well
   // Null: the online policy does better.
   std::shared_ptr<const Tuning> tuning;
+  size_t candidates = 0; // that were simulated
 };
 
 // Between a policy that wants plans and whoever makes them, on another thread
@@ -47,10 +48,11 @@ class REMAT_API PlanExchange {
     return session_.load(std::memory_order_acquire);
   }
   // Takes over what `request` holds; an answer follows unless the session
-  // ends. False: not now. A search for another budget of the same iteration
-  // ends for it, others do not.
+  // ends. False: not now, there is an earlier one.
   bool ask(PlanRequest& request);
   std::optional<PlanAnswer> take_answer();
+  // Was something asked for that is not answered yet? May wait.
+  bool is_busy() const;
 
   // --- the planner's side ---
 
@@ -80,14 +82,10 @@ class REMAT_API PlanExchange {
 
   std::optional<PlanRequest> start_next();
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<PlanRequest> request_; // not begun
-  struct Search {
-    uint64_t iteration;
-    Bytes budget;
-  };
-  std::optional<Search> search_; // under way
+  bool is_searching_ = false;
   std::optional<PlanAnswer> answer_;
   uint64_t last_session_ = 0;
   std::atomic<uint64_t> session_{0};

@@ -99,10 +99,37 @@ void PlannedPolicy::begin_iteration(const OpGraph& graph) {
   if (known_.empty()) {
     iteration_.restart(nothing_, untuned_);
   } else {
-    iteration_.restart(known_.front().future, tuning_of(known_.front()));
-    is_online_ = known_.front().tuning == nullptr;
+    follow(known_.front(), /*from_start=*/true);
   }
   ++changes_;
+}
+
+void PlannedPolicy::follow(const Known& known, bool from_start) {
+  const KnownPlan* plan = plan_of(known, budget_);
+  is_online_ = plan != nullptr && plan->tuning == nullptr;
+  const auto& tuning = plan == nullptr || is_online_ ? untuned_ : plan->tuning;
+  planned_kind_ = is_online_ || tuning != untuned_ ? known.number : 0;
+  if (from_start) {
+    iteration_.restart(known.future, tuning);
+  } else {
+    iteration_.expect(known.future, tuning);
+  }
+}
+
+const PlannedPolicy::KnownPlan* PlannedPolicy::plan_of(
+    const Known& known,
+    Bytes budget) const {
+  const KnownPlan* last = nullptr;
+  for (const KnownPlan& plan : known.plans) {
+    if (&plan == known.plans.data() && !known.has_answer) {
+      continue; // its tuning is not there yet
+    }
+    if (plan.budget == budget) {
+      return &plan;
+    }
+    last = last == nullptr ? &plan : last;
+  }
+  return last;
 }
 
 void PlannedPolicy::learn(const OpGraph& graph) {
@@ -116,8 +143,8 @@ void PlannedPolicy::learn(const OpGraph& graph) {
       });
   if (same == known_.end()) {
     Known first;
+    first.number = ++last_number_;
     first.future = future;
-    first.tuning = untuned_;
     known_.insert(known_.begin(), std::move(first));
     size_t ops = 0;
     for (size_t i = 0; i < known_.size(); ++i) {
@@ -132,24 +159,22 @@ void PlannedPolicy::learn(const OpGraph& graph) {
   known_.front().future = future; // the costs are newer
   ++known_.front().repeats;
   if (is_logging_ && room_ > 0 && log_.is_complete() &&
-      wants_plan(known_.front())) {
+      wants_plan(known_.front(), room_budget_)) {
     ask_for_plan(known_.front());
   }
 }
 
-bool PlannedPolicy::wants_plan(const Known& known) const {
-  if (budget_ == 0) {
+bool PlannedPolicy::wants_plan(const Known& known, Bytes budget) const {
+  if (budget == 0 ||
+      std::any_of(known_.begin(), known_.end(), [&](const Known& any) {
+        return awaits_answer(any);
+      })) {
     return false;
   }
-  if (awaits_answer(known)) {
-    return known.asked_budget != budget_;
-  }
-  return (known.planned_budget != budget_ ||
-          (known.repeats >= 2 * known.asked_at &&
-           has_drifted(*known.asked_future, *known.future))) &&
-      std::none_of(known_.begin(), known_.end(), [&](const Known& other) {
-           return awaits_answer(other);
-         });
+  const KnownPlan* plan = plan_of(known, budget);
+  return plan == nullptr || plan->budget != budget ||
+      (known.repeats >= 2 * plan->repeats &&
+       has_drifted(*plan->future, *known.future));
 }
 
 void PlannedPolicy::ask_for_plan(Known& known) {
@@ -157,28 +182,47 @@ void PlannedPolicy::ask_for_plan(Known& known) {
   request.iteration = known.future->fingerprint();
   request.future = known.future;
   request.program = log_.take();
-  request.budget = budget_;
-  request.room = std::min(room_, budget_);
+  request.budget = room_budget_;
+  request.room = std::min(room_, room_budget_);
   const uint64_t session = exchange_->session();
-  if (exchange_->ask(request)) {
-    known.asked_budget = budget_;
-    known.asked_future = known.future;
-    known.asked_at = known.repeats;
-    known.asked_session = session;
-    known.has_answer = false;
-    useless_logs_ = 0;
+  if (!exchange_->ask(request)) {
+    return;
   }
+  std::vector<KnownPlan>& plans = known.plans;
+  if (!known.has_answer) {
+    plans.erase(plans.begin()); // asked for in another session
+  }
+  // An earlier one for this budget holds until the answer is there.
+  plans.insert(
+      plans.begin(), {room_budget_, nullptr, known.future, known.repeats});
+  known.asked_session = session;
+  known.has_answer = false;
+  useless_logs_ = 0;
 }
 
 void PlannedPolicy::take_plan() {
-  if (const auto answer = exchange_->take_answer()) {
-    for (Known& known : known_) {
-      if (known.future->fingerprint() == answer->iteration) {
-        known.has_answer = true;
-        known.tuning = answer->is_found ? answer->tuning : untuned_;
-        known.planned_budget = answer->budget;
-      }
+  const auto answer = exchange_->take_answer();
+  if (!answer) {
+    return;
+  }
+  tried_ += answer->candidates;
+  adopted_ += answer->is_found ? 1 : 0;
+  for (Known& known : known_) {
+    if (known.has_answer || known.future->fingerprint() != answer->iteration) {
+      continue;
     }
+    known.has_answer = true;
+    std::vector<KnownPlan>& plans = known.plans;
+    plans.front().tuning = answer->is_found ? answer->tuning : untuned_;
+    plans.erase(
+        std::remove_if(
+            plans.begin() + 1,
+            plans.end(),
+            [&](const KnownPlan& plan) {
+              return plan.budget == answer->budget;
+            }),
+        plans.end());
+    plans.resize(std::min(plans.size(), kMostBudgets));
   }
 }
 
@@ -186,7 +230,7 @@ void PlannedPolicy::decide_logging(bool was_short) {
   useless_logs_ += is_logging_ ? 1 : 0;
   const bool is_of_use = was_short && exchange_->session() != 0 &&
       std::any_of(known_.begin(), known_.end(), [&](const Known& known) {
-                           return wants_plan(known);
+                           return wants_plan(known, budget_);
                          });
   is_logging_ = is_of_use && skip_logs_ == 0;
   skip_logs_ -= skip_logs_ > 0 ? 1 : 0;
@@ -204,8 +248,7 @@ void PlannedPolicy::change_course() {
     const Future& future = *known.future;
     if (future.ops.size() >= done.ops.size() &&
         future.ops[done.ops.size() - 1].fingerprint == done.fingerprint()) {
-      iteration_.expect(known.future, tuning_of(known));
-      is_online_ = known.tuning == nullptr;
+      follow(known, /*from_start=*/false);
       return;
     }
   }
@@ -242,8 +285,29 @@ void PlannedPolicy::on_residual(Bytes /*residual*/, Bytes budget) {
   budget_ = budget == std::numeric_limits<Bytes>::max() ? 0 : budget;
 }
 
+PlanCensus PlannedPolicy::plan_census() const {
+  PlanCensus census;
+  census.kind = iteration_.is_on_course() ? planned_kind_ : 0;
+  census.kinds = known_.size();
+  census.is_searching = exchange_->is_busy();
+  census.tried = tried_;
+  census.adopted = adopted_;
+  census.memory = log_.bytes();
+  for (const Known& known : known_) {
+    census.memory += known.future->bytes();
+    for (const KnownPlan& plan : known.plans) {
+      census.memory += plan.future == known.future ? 0 : plan.future->bytes();
+      census.memory += plan.tuning == nullptr
+          ? 0
+          : plan.tuning->bias.capacity() * sizeof(float);
+    }
+  }
+  return census;
+}
+
 void PlannedPolicy::on_pressure(Bytes room) {
   room_ = std::max(room_, room);
+  room_budget_ = budget_;
 }
 
 } // namespace c10::remat

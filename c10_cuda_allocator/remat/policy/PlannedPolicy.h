@@ -27,16 +27,19 @@ namespace c10::remat {
 // Note [Plans of iterations]
 // An iteration that was repeated, under pressure, is handed to whoever makes
 // plans (PlanExchange), with a log of what the program did. The answer, for
-// iterations to come, is a tuning, or that DTR does better. It holds until the
-// budget changes; and as costs are still being measured in the first few
-// iterations, plans are made anew after 2, 4, 8... repeats if they did. Logging
-// is on only while an iteration is without a plan, and ever less often while
-// logs are of no use, as where nothing repeats.
+// iterations to come, is a tuning, or that DTR does better. It holds for the
+// budget that it was made for, and those for the last few budgets are known, as
+// budgets may come and go (a `with` block around some steps); as costs are
+// still being measured in the first few iterations, plans are made anew after
+// 2, 4, 8... repeats if they did. Logging is on only while an iteration is
+// without a plan, and ever less often while logs are of no use, as where
+// nothing repeats.
 class REMAT_API PlannedPolicy final : public DtrPolicy {
  public:
   static constexpr uint32_t kShortest = 16;
   static constexpr uint32_t kLongest = 1 << 18;
   static constexpr size_t kMostKnown = 8;
+  static constexpr size_t kMostBudgets = 4;
   // Ops of all known ones together, unless there is only one.
   static constexpr size_t kMostOps = kLongest;
 
@@ -75,23 +78,28 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
     return exchange_;
   }
 
+  PlanCensus plan_census() const override;
+
   // Does this iteration repeat one whose next uses decide?
   bool is_following() const {
     return iteration_.is_on_course() && !is_online_;
   }
 
  private:
+  struct KnownPlan {
+    Bytes budget = 0; // that it is for
+    std::shared_ptr<const Tuning> tuning; // null: the online policy
+    std::shared_ptr<const Future> future; // when it was asked for: its costs,
+    uint64_t repeats = 0; // and how often it had been repeated
+  };
   struct Known {
+    uint64_t number = 0; // of its kind
     std::shared_ptr<const Future> future;
     uint64_t repeats = 0;
-    std::shared_ptr<const Tuning> tuning; // null: the online policy
-    Bytes planned_budget = 0; // that it is for
-    // When a plan was last asked for:
-    Bytes asked_budget = 0;
-    std::shared_ptr<const Future> asked_future; // its costs
-    uint64_t asked_at = 0; // repeats
+    std::vector<KnownPlan> plans; // the last asked for first
+    // Of the first of these:
     uint64_t asked_session = 0;
-    bool has_answer = false;
+    bool has_answer = true;
   };
 
   void begin_iteration(const OpGraph& graph);
@@ -100,15 +108,16 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   void ask_for_plan(Known& known);
   void take_plan();
   void decide_logging(bool was_short);
-  bool wants_plan(const Known& known) const;
+  bool wants_plan(const Known& known, Bytes budget) const;
   bool awaits_answer(const Known& known) const {
     return !known.has_answer && known.asked_session == exchange_->session();
   }
   // Goes on as one that began as this iteration has, if there is one.
   void change_course();
-  std::shared_ptr<const Tuning> tuning_of(const Known& known) const {
-    return known.tuning == nullptr ? untuned_ : known.tuning;
-  }
+  // From now on as `known`, by its plan.
+  void follow(const Known& known, bool from_start);
+  // For the budget; else for the last one before; null: there is none.
+  const KnownPlan* plan_of(const Known& known, Bytes budget) const;
 
   const std::shared_ptr<PlanExchange> exchange_;
   const std::shared_ptr<const Tuning> untuned_;
@@ -116,12 +125,17 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   std::vector<Known> known_; // the last first
   NextUsePolicy iteration_; // this one
   bool is_online_ = false; // the plan for it says so
+  uint64_t planned_kind_ = 0; // that it is expected to be; 0: without a plan
   uint64_t epoch_ = 0;
   uint64_t changes_ = 0; // of what decides
   Bytes budget_ = 0; // 0: not known, or unlimited
   Bytes room_ = 0; // the most there was under pressure; 0: there was none
+  Bytes room_budget_ = 0; // then
   ProgramLog log_;
   bool is_logging_ = false;
+  uint64_t last_number_ = 0; // of a kind
+  uint64_t tried_ = 0;
+  uint64_t adopted_ = 0;
   uint32_t useless_logs_ = 0; // since the last that was of use
   uint32_t skip_logs_ = 0; // iterations
 };

@@ -33,6 +33,9 @@ class REMAT_API ProgramLog {
     return bytes_ <= kMostBytes;
   }
   std::vector<TraceEvent> take();
+  size_t bytes() const {
+    return bytes_;
+  }
 
  private:
   void push(TraceEvent&& event, std::vector<TraceEvent>& events);

@@ -62,6 +62,7 @@ std::optional<PlanAnswer> search_plan(
     return std::nullopt;
   }
   answer.is_found = true;
+  answer.candidates = plan.simulated + 1;
   if (!is_better(online, plan.result)) {
     answer.tuning = plan.tuning;
   }

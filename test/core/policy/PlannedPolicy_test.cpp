@@ -151,9 +151,9 @@ TEST_F(PlannedPolicyTest, ForgetsAStretchThatDoesNotEnd) {
 
 class PlansTest : public PlannedPolicyTest {
  protected:
-  void iterate(Bytes size) {
+  void iterate(Bytes size, Bytes budget = kBudget) {
+    policy.on_residual(0, budget);
     auto values = forward(size);
-    policy.on_residual(0, kBudget);
     policy.on_pressure(kRoom);
     backward(values);
   }
@@ -202,6 +202,43 @@ TEST_F(PlansTest, DtrDecidesWhereThePlanSaysSo) {
   EXPECT_TRUE(policy.is_following()); // until the next iteration
   iterate(8);
   EXPECT_FALSE(policy.is_following());
+}
+
+// As with a `with` block around some steps.
+TEST_F(PlansTest, APlanIsKnownWhenItsBudgetComesBack) {
+  plans->open();
+  const auto answer = [&] {
+    const auto request = plans->poll();
+    if (request) {
+      PlanAnswer answer;
+      answer.iteration = request->iteration;
+      answer.budget = request->budget;
+      answer.is_found = true;
+      answer.candidates = 5;
+      plans->answer(answer);
+    }
+    return request.has_value();
+  };
+  for (int i = 0; i < 4; ++i) {
+    iterate(8);
+    answer();
+  }
+  EXPECT_FALSE(policy.is_following()); // the plan says so
+  EXPECT_EQ(policy.plan_census().kind, 1u);
+  int requests = 0;
+  for (int i = 0; i < 20; ++i) {
+    iterate(8, i % 2 == 0 ? kBudget / 2 : kBudget);
+    requests += answer() ? 1 : 0;
+  }
+  EXPECT_EQ(requests, 1); // for the other budget
+  const PlanCensus census = policy.plan_census();
+  EXPECT_EQ(census.kind, 1u);
+  EXPECT_EQ(census.kinds, 1u);
+  EXPECT_EQ(census.tried, 10u);
+  EXPECT_EQ(census.adopted, 2u);
+  EXPECT_GT(census.memory, 2 * kLength * sizeof(Future::Op));
+  iterate(16);
+  EXPECT_EQ(policy.plan_census().kind, 0u); // it is no longer that kind
 }
 
 TEST_F(PlansTest, LogsEverLessWhereNothingRepeats) {
