@@ -20,7 +20,7 @@ from . import cpuinfo
 from .components import Interpreter, fetch_cuda, fetch_wheel, unpack_stock
 from .console import fail, run_compiler, step
 from .patchset import PatchSet
-from .project import Project, files_under
+from .project import Project, content_hash, files_under
 from .series import PYTHON_FILE, series_hash
 from .wheelfile import read_dist_info, splice
 
@@ -161,6 +161,8 @@ class Splice:
             f"\nVersion: {stock_version}\n",
             f"\nVersion: {version}\n",
         )
+        patch_set = PatchSet(project.patches)
+        sources = content_hash(project.root, ["patches", *sorted(patch_set.overlay)])
         files = {
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: torch-remat\n"
             "Root-Is-Purelib: false\n"
@@ -170,7 +172,8 @@ class Splice:
                 '"""Written by the build: what this wheel was made from."""\n\n'
                 f'version = "{project.upstream["fork"].removeprefix("remat")}"\n'
                 f'torch_version = "{version}"\n'
-                f'series_hash = "{series_hash(PatchSet(project.patches))}"\n'
+                f'series_hash = "{series_hash(patch_set)}"\n'
+                f'source_hash = "{sources[:16]}"\n'
             ),
         }
         licence = project.root / "LICENSE"

@@ -59,6 +59,17 @@ def test_the_peer_is_the_fastest_whose_peak_is_within_the_target(choice):
     assert found.part("planned") == pytest.approx(0.25)
 
 
+def test_the_best_other_policy_is_the_fastest_that_got_there(choice):
+    points = [
+        *POINTS,
+        point("remat:dte@0.5", 50, 1.07),
+        point("remat:coop@0.5", 50, 1.06),
+    ]
+    assert choice.choose(POINTS, 100, 0.5).dynamic() is None  # dtr's peak is above
+    name, extra = choice.choose(points, 100, 0.5).dynamic()
+    assert (name, extra) == ("coop", pytest.approx(0.06))
+
+
 def test_a_peak_above_the_target_is_not_counted_as_got_through(choice):
     found = choice.choose(POINTS, 100, 0.5)
     assert found.ours["dtr"] is None

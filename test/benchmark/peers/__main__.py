@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -23,7 +24,8 @@ from .store import Store, environment
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 MODELS = (*models.PUBLISHED, *models.NAMES)
 # In timing mode all that takes time is modelled, so a run repeats exactly.
-TIMING_MODE = Timing(warm_up=4, rounds=2, beside=False)
+# Plans are made anew after 2, 4 and 8 repeats while costs are being measured.
+TIMING_MODE = Timing(warm_up=10, rounds=2, beside=False)
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 
@@ -47,8 +49,12 @@ def measure(
     size: Annotated[
         str | None, typer.Option(help="small, cpu or real; default: by device")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="timed steps of each run")] = 7,
-    warm_up: Annotated[int, typer.Option(min=1, help="steps before those")] = 3,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="timed steps of each run")
+    ] = None,
+    warm_up: Annotated[
+        int | None, typer.Option(min=1, help="steps before those")
+    ] = None,
     group: Annotated[
         int, typer.Option(min=1, help="runs beside the plain one, all in memory")
     ] = GROUP,
@@ -84,7 +90,10 @@ def measure(
     if gpu:
         names = [name for name in names if name not in models.PUBLISHED]
     scenarios = scenario or ([] if model or gpu else list(SCENARIOS))
-    timing = TIMING_MODE if gpu else Timing(warm_up, rounds)
+    timing = TIMING_MODE if gpu else Timing()
+    timing = dataclasses.replace(
+        timing, warm_up=warm_up or timing.warm_up, rounds=rounds or timing.rounds
+    )
     console = Console(stderr=True)
     columns = SpinnerColumn(), *Progress.get_default_columns(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:

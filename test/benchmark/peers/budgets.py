@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .methods import Method
 from .runs import Problem, Run, RunFailedError
 
-STEPS = 3
+STEPS = 7  # plans made in the background take memory from the third on
 ATTEMPTS = 4
 SLACK = 0.003  # of the target: runs of the same differ by as much
 NEAR = 0.97  # of the target: not worth another attempt

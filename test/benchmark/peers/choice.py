@@ -28,6 +28,11 @@ class Choice:
             return None
         return extra / self.static_extra
 
+    def dynamic(self) -> tuple[str, float] | None:
+        """The best of the other policies that got there, and its extra time."""
+        there = {p: e for p, e in self.ours.items() if e is not None and p != "planned"}
+        return min(there.items(), key=lambda item: item[1], default=None)
+
 
 def extra(point: dict[str, Any]) -> float:
     """Return the extra time of a point: by CPU time where there is one.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TARGETS = (0.7, 0.5, 0.4, 0.3, 0.25)
-POLICIES = ("planned", "dtr", "dte")
+POLICIES = ("planned", "dtr", "dte", "coop")
 COMPILE_RATIOS = ("1.0", "0.5", "0.2", "0.0")
 
 

@@ -55,6 +55,7 @@ def _section(name: str, data: dict[str, Any], plot: str) -> Iterator[str]:
         yield ""
         for lines in (
             report.table_lines,
+            report.throughput_lines,
             report.lowest_lines,
             report.overhead_lines,
             report.record_lines,

@@ -93,6 +93,26 @@ def summary_lines(data: dict[str, Any]) -> Iterator[str]:
     )
 
 
+def throughput_lines(data: dict[str, Any]) -> Iterator[str]:
+    """Yield steps per second of `planned` over those of the best peers."""
+    yield (
+        "| model | budget | over the best static eager peer | over the best other "
+        "policy |"
+    )
+    yield "|---" * 4 + "|"
+    for model in sorted(data["models"]):
+        for choice in choices(data, model):
+            mine = choice.ours.get("planned")
+            if mine is None:
+                continue
+            static = dynamic = "it alone gets there"
+            if choice.static_extra is not None:
+                static = f"{(1 + choice.static_extra) / (1 + mine):.3f}"
+            if best := choice.dynamic():
+                dynamic = f"{(1 + best[1]) / (1 + mine):.3f} (`{best[0]}`)"
+            yield f"| {model} | {choice.target:.0%} | {static} | {dynamic} |"
+
+
 def lowest_lines(data: dict[str, Any]) -> Iterator[str]:
     """Yield how low each family gets, and throughput over dtr's at its tightest."""
     yield (

@@ -90,9 +90,12 @@ def _wrap_runs(chains: Sequence[nn.Sequential], size: int, wrap: Wrap) -> None:
             chain.add_module(str(i), run)
 
 
-def _partial(blocks: Sequence[nn.Module]) -> dict[str, Cut]:
+def _partial(
+    blocks: Sequence[nn.Module],
+    wrap_all: Callable[[Sequence[nn.Module], Wrap], None] = _wrap_all,
+) -> dict[str, Cut]:
     return {
-        f"first {first}": functools.partial(_wrap_all, blocks[:first])
+        f"first {first}": functools.partial(wrap_all, blocks[:first])
         for first in range(1, len(blocks))
     }
 
@@ -109,17 +112,28 @@ def _densenet_cuts(features: nn.Module) -> dict[str, Cut]:
     ]
     bottlenecks = functools.partial(_wrap_bottlenecks, layers)
     return {
-        "layers": functools.partial(_wrap_all, layers),
+        "layers": functools.partial(_wrap_layers, layers),
         "bottlenecks": bottlenecks,
         "stages": functools.partial(_wrap_all, stages),
-        **_partial(layers),
+        **_partial(layers, _wrap_layers),
     }
+
+
+def _on_a_copy(forward: Forward) -> Forward:
+    """For what is given a list that its caller extends later: what is run again has to
+    see it as it was."""
+    return lambda features: forward(list(features))
+
+
+def _wrap_layers(layers: Iterable[nn.Module], wrap: Wrap) -> None:
+    for layer in layers:
+        layer.forward = _on_a_copy(wrap(layer.forward))
 
 
 def _wrap_bottlenecks(layers: Sequence[nn.Module], wrap: Wrap) -> None:
     """As torchvision's ``memory_efficient`` does, which uses reentrant checkpoints."""
     for layer in layers:
-        layer.bn_function = wrap(layer.bn_function)
+        layer.bn_function = _on_a_copy(wrap(layer.bn_function))
 
 
 def _parts_of_a_loop(

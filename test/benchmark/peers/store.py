@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.cuda.remat._build_info import source_hash
 
 from .methods import Method
 
@@ -29,12 +31,24 @@ def environment(device: str, gpu: str | None) -> dict[str, Any]:
     return found
 
 
+def source() -> str:
+    """Return what is measured: the commit, if known, and a hash of the sources."""
+    here = Path(__file__).parent
+    command = ["git", "-C", here, "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return source_hash
+    return f"{done.stdout.strip()} {source_hash}".strip()
+
+
 class Store:
     """The JSON file of one device: points by model and method, and scenarios."""
 
     def __init__(self, file: Path, environment: dict[str, Any]) -> None:
         """Read ``file``, if there; ValueError if it is of another environment."""
         self._file = file
+        self._source = source()
         self.data: dict[str, Any] = {
             "environment": environment,
             "models": {},
@@ -68,7 +82,8 @@ class Store:
         points[:] = [point for point in points if point["method"] not in names]
 
     def add(self, model: str, points: list[dict[str, Any]]) -> None:
-        self.points(model).extend(points)
+        """Keep ``points``, each with what it was measured with."""
+        self.points(model).extend({**point, "source": self._source} for point in points)
         self.points(model).sort(key=lambda point: point["method"])
         self.save()
 

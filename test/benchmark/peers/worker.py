@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from typing import Any
 
 import torch
@@ -62,12 +63,21 @@ class Worker:
         before = remat.memory_allocated(self._device)
         remat.reset_peak_memory_stats(self._device)
         step = self._training.step()
+        self._wait_for_plan()
         return {
             **dataclasses.asdict(step.reading),
             "loss": step.loss,
             "allocated_before_bytes": before,
             "allocated_peak_bytes": remat.max_memory_allocated(self._device),
         }
+
+    def _wait_for_plan(self) -> None:
+        """In timing mode a step takes longer here than on the device, or shorter: how
+        many a search takes would be chance."""
+        while self._is_ours and self._device == "cuda":
+            if not remat.stats(self._device).plan_search:
+                break
+            time.sleep(0.02)
 
     def counted(self) -> dict[str, Any]:
         if not self._is_ours:
