@@ -7,6 +7,7 @@ import re
 
 from .console import fail
 from .patchset import PatchSet
+from .project import Project, content_hash
 
 # A patched upstream file -> the library it is compiled into, most special first.
 _LIBRARY_OF = (
@@ -38,3 +39,16 @@ def series_hash(patch_set: PatchSet) -> str:
     """Names the patches that a wheel was built with."""
     texts = (patch.format() for patch in patch_set.patches)
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def build_info(project: Project) -> str:
+    """The text of ``torch/cuda/remat/_build_info.py``."""
+    patch_set = PatchSet(project.patches)
+    sources = content_hash(project.root, ["patches", *sorted(patch_set.overlay)])
+    return (
+        '"""Written by the build: what this wheel was made from."""\n\n'
+        f'version = "{project.upstream["fork"].removeprefix("remat")}"\n'
+        f'torch_version = "{project.version}"\n'
+        f'series_hash = "{series_hash(patch_set)}"\n'
+        f'source_hash = "{sources[:16]}"\n'
+    )

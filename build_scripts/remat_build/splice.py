@@ -20,8 +20,8 @@ from . import cpuinfo
 from .components import Interpreter, fetch_cuda, fetch_wheel, unpack_stock
 from .console import fail, run_compiler, step
 from .patchset import PatchSet
-from .project import Project, content_hash, files_under
-from .series import PYTHON_FILE, series_hash
+from .project import Project, files_under
+from .series import PYTHON_FILE, build_info
 from .wheelfile import read_dist_info, splice
 
 # Overlay folder in the tree -> where its headers lie in the wheel.
@@ -161,20 +161,12 @@ class Splice:
             f"\nVersion: {stock_version}\n",
             f"\nVersion: {version}\n",
         )
-        patch_set = PatchSet(project.patches)
-        sources = content_hash(project.root, ["patches", *sorted(patch_set.overlay)])
         files = {
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: torch-remat\n"
             "Root-Is-Purelib: false\n"
             f"Tag: {self.python.tag}-{self.python.tag}-{platform}\n",
             "torch/version.py": _version_py(stock, version),
-            f"{_PACKAGE}/_build_info.py": (
-                '"""Written by the build: what this wheel was made from."""\n\n'
-                f'version = "{project.upstream["fork"].removeprefix("remat")}"\n'
-                f'torch_version = "{version}"\n'
-                f'series_hash = "{series_hash(patch_set)}"\n'
-                f'source_hash = "{sources[:16]}"\n'
-            ),
+            f"{_PACKAGE}/_build_info.py": build_info(project),
         }
         licence = project.root / "LICENSE"
         if licence.is_file():
