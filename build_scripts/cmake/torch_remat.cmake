@@ -30,4 +30,7 @@ set_target_properties(torch_remat_python PROPERTIES
   INSTALL_RPATH "$ORIGIN/../../lib")
 
 install(TARGETS torch_remat DESTINATION "${TORCH_INSTALL_LIB_DIR}")
-install(TARGETS torch_remat_python DESTINATION "${TORCH_INSTALL_LIB_DIR}/../cuda/remat")
+install(TARGETS torch_remat_python DESTINATION cuda/remat)
+# The headers of our other folders are installed with those that they lie in.
+install(DIRECTORY ${REMAT_ROOT}/aten/src/ATen/remat DESTINATION include/ATen
+  FILES_MATCHING PATTERN "*.h")

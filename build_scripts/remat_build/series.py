@@ -16,7 +16,7 @@ _LIBRARY_OF = (
 )
 # Patched files that are shipped as they are, or belong to the full build only.
 PYTHON_FILE = re.compile(r"(torch|functorch|torchgen)/.*\.pyi?")
-_BUILD_FILE = re.compile(r".*(CMakeLists\.txt|\.cmake)")
+_BUILD_FILE = re.compile(r".*(CMakeLists\.txt|\.cmake)|setup\.py")
 
 
 def libraries_of(touched: list[str]) -> tuple[str, ...]:
