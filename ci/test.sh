@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # test.sh [TIER]...: sets everything up and runs the tests that this machine can:
-#   lint patches core wheel python cuda
+#   lint patches core wheel full python cuda
 # Without arguments: all of them, in this order. A failing tier does not stop the
 # later ones; the exit code says whether all passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-readonly TIERS=(lint patches core wheel python cuda)
+readonly TIERS=(lint patches core wheel full python cuda)
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
   sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"
   exit 0
@@ -38,6 +38,8 @@ tier_core() {
 }
 
 tier_wheel() { bash ci/check_wheel.sh; }
+
+tier_full() { bash ci/check_full_build.sh; }
 
 tier_python() {
   # Two processes, a file each: a crash costs its file and not the whole tier.

@@ -114,6 +114,7 @@ def prepare(
     *,
     source: str,
     fetch: Callable[[Path], None],
+    finish: Callable[[Tree], None] | None = None,
     three_way: bool = False,
     discard: bool = False,
 ) -> Tree:
@@ -122,6 +123,7 @@ def prepare(
     Args:
         source: says which files ``fetch`` brings; another text, another tree.
         fetch: fills an empty folder with the upstream files.
+        finish: adds what else the tree has, above the patches.
         three_way: merge where upstream has moved, instead of failing.
         discard: replace a tree that holds work not written back to patches/.
     """
@@ -153,7 +155,9 @@ def prepare(
             commit_series(
                 Tree(partial), patch_set, three_way=three_way, old_files=known
             )
-            _carry_times(known, Tree(partial), patch_set)
+        if finish:
+            finish(Tree(partial))
+        _carry_times(known, Tree(partial), patch_set)
         lay_overlays(project, patch_set, partial)
         Tree(partial).write_stamp(source, key)
     return tree

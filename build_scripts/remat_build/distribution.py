@@ -1,0 +1,97 @@
+"""The full build against the distribution's libraries.
+
+Debian's source package has no third-party folders. Debian's own packaging patches
+make upstream's build find the distribution's libraries instead; they are taken from
+that package, so that this project carries no copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .console import BuildError, fail, run, say, step
+from .debian import source_archive, unpack
+from .project import Project, cache_dir, complete_or_absent, locked
+from .tree import Tree
+
+
+def is_stripped(tree: Path) -> bool:
+    """Whether the submodules that upstream's build needs are missing."""
+    return not (tree / "third_party/pybind11/CMakeLists.txt").is_file()
+
+
+def settings_text(project: Project) -> str:
+    """Changes when what :func:`add_packaging` does changes."""
+    return json.dumps([project.upstream["debian"]["packaging"], _recipes(project)])
+
+
+def add_packaging(project: Project, tree: Tree) -> None:
+    """Add a commit with what Debian's package of this version adds and changes."""
+    debian = project.upstream["debian"]
+    packaging = debian["packaging"]
+    unpack(source_archive({**debian, **packaging}), tree.path / "debian")
+    for name in packaging["patches"]:
+        try:
+            tree.git("apply", "--recount", f"debian/patches/{name}")
+        except BuildError as error:
+            fail(f"Debian's {name} does not apply to the patched tree: {error}")
+    for edit in packaging["edits"]:
+        file = tree.path / edit["file"]
+        text = file.read_text()
+        if text.count(edit["old"]) != 1:
+            fail(f"{edit['file']} has no single {edit['old']!r} (upstream.toml, edits)")
+        file.write_text(text.replace(edit["old"], edit["new"]))
+    # The generated header is for the one version of flatbuffers that made it.
+    serialization = tree.path / "torch/csrc/jit/serialization"
+    flatc = libraries(project) / "bin/flatc"
+    options = ["--cpp", "--gen-mutable", "--scoped-enums", "mobile_bytecode.fbs"]
+    run([flatc, *options], cwd=serialization)
+    tree.git("add", "--all", "--force", "debian", "torch/csrc/jit/serialization")
+    tree.git("commit", "--quiet", "--no-verify", "--all", "--message=debian: packaging")
+
+
+def libraries(project: Project) -> Path:
+    """The prefix with the libraries that the distribution has only too old."""
+    prefix = cache_dir("full") / "libraries"
+    note = prefix / "remat.json"
+    key = hashlib.sha256(json.dumps(_recipes(project)).encode()).hexdigest()
+    with locked(prefix.with_name(".libraries.lock")):
+        if not note.is_file() or json.loads(note.read_text()) != key:
+            with complete_or_absent(prefix) as partial:
+                for recipe in _recipes(project):
+                    _build_library(recipe, partial)
+                (partial / note.name).write_text(json.dumps(key))
+    return prefix
+
+
+def _recipes(project: Project) -> list[dict[str, Any]]:
+    return project.upstream["full"]["libraries"]
+
+
+def _build_library(recipe: dict[str, Any], prefix: Path) -> None:
+    archive = _first_available(recipe)
+    with (
+        step(f"build {recipe['name']}"),
+        tempfile.TemporaryDirectory(prefix="remat-") as scratch,
+    ):
+        source, build = Path(scratch, "source"), Path(scratch, "build")
+        unpack(archive, source)
+        settings = [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_BUILD_TYPE=Release"]
+        settings += ["-DCMAKE_POSITION_INDEPENDENT_CODE=ON", *recipe["cmake"]]
+        run(["cmake", "-G", "Ninja", "-S", source, "-B", build, *settings])
+        run(["ninja", "-C", build, "install"])
+
+
+def _first_available(recipe: dict[str, Any]) -> Path:
+    """A mirror need not have all suites, and a suite drops what it replaces."""
+    *others, last = recipe["sources"]
+    for source in others:
+        try:
+            return source_archive(source)
+        except BuildError as error:
+            say(f"{error}; another suite is tried")
+    return source_archive(last)
