@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from remat_build.components import Interpreter
 from remat_build.console import one_line_errors
@@ -19,6 +20,7 @@ from remat_build.project import Project
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="with_env.sh", add_help=False)
+    parser.add_argument("--wheel", type=Path)
     parser.add_argument("--emulate-cuda", metavar="GPU")
     parser.add_argument("--timing", action="store_true")
     parser.add_argument("--devices", type=int, default=1)
@@ -29,7 +31,8 @@ def main() -> None:
     command = os.environ.get("REMAT_PYTHON") or sys._base_executable
     python = Interpreter.ask(command, matrix["python"])
     packages = matrix["debian_packages"] + matrix["test_packages"]
-    environment = Environment(project, python)
+    wheel = options.wheel.resolve(strict=True) if options.wheel else None
+    environment = Environment(project, python, wheel)
     print(environment.ensure(packages))
     if options.emulate_cuda:
         emulation = Emulation(

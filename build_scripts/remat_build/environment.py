@@ -41,16 +41,23 @@ _BUILD_INPUTS = (
 
 @dataclass(frozen=True)
 class Environment:
-    """The virtual environment of a checkout for one Python."""
+    """The virtual environment of a checkout for one Python.
+
+    Args:
+        wheel: install this one instead of the one that the splice build writes, in
+            an environment of its own.
+    """
 
     project: Project
     python: Interpreter
+    wheel: Path | None = None
 
     @property
     def folder(self) -> Path:
-        key = hashlib.sha256(
-            f"{self.project.root}\0{self.python.executable}".encode()
-        ).hexdigest()
+        text = f"{self.project.root}\0{self.python.executable}"
+        if self.wheel:
+            text += f"\0{self.wheel}"
+        key = hashlib.sha256(text.encode()).hexdigest()
         return cache_dir("env") / f"{self.python.tag}-{key[:12]}"
 
     def ensure(self, packages: list[str]) -> Path:
@@ -58,8 +65,7 @@ class Environment:
         with locked(self.folder.with_name(f".{self.folder.name}.lock")):
             _forget_environments_of_deleted_checkouts()
             install_debian_packages(packages)
-            wheel = self._ensure_wheel()
-            self._ensure_installed(wheel)
+            self._ensure_installed(self.wheel or self._ensure_wheel())
         return self.folder / "bin"
 
     def _ensure_wheel(self) -> Path:
@@ -112,7 +118,9 @@ class Environment:
         if not python.exists():
             with step(f"set up {self.folder}"):
                 run([self.python.executable, "-m", "venv", self.folder])
-        companions = self.project.upstream["stock"]["companions"]
+        # Linked with stock's ABI, which a wheel from elsewhere need not have.
+        stock = self.project.upstream["stock"]
+        companions = [] if self.wheel else stock["companions"]
         local = [fetch_wheel(name, self.python) for name in companions]
         pip = [python, "-m", "pip", "install", "--upgrade", "--no-compile"]
         pip += [wheel, *local]
