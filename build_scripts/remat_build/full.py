@@ -95,7 +95,7 @@ class FullBuild:
         free = shutil.disk_usage(self.project.build).free / 1e9
         if not self.folder.is_dir() and free < needed:
             fail(
-                f"{self.project.build} has {free:.0f} GB free; the build needs {needed}"
+                f"the build needs {needed} GB; {self.project.build} has {free:.0f} free"
             )
 
     def _prepare(self) -> None:

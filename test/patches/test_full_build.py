@@ -1,0 +1,122 @@
+"""The full build, as far as that can be said without compiling PyTorch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from remat_build import sources
+from remat_build.components import Interpreter
+from remat_build.console import BuildError
+from remat_build.distribution import is_stripped
+from remat_build.full import FullBuild
+from remat_build.ninja import Ninja, _duration
+from remat_build.project import Project
+
+RULES = """\
+rule run
+  command = $what
+build one: run
+  what = touch one
+build two: run one
+  what = echo the compiler says no >&2; false
+build all: phony two
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "build.ninja").write_text(RULES)
+    return tmp_path
+
+
+def full_build(project: Project, cuda: str | None = None) -> FullBuild:
+    python = Interpreter("python3", "3.11", "", "")
+    return FullBuild(project, python, None, cuda, 1)
+
+
+def test_ninja_builds_a_target(folder: Path) -> None:
+    Ninja(folder, 1, dict(os.environ)).run(["one"])
+    assert (folder / "one").is_file()
+    assert not (folder / "two").is_file()
+
+
+def test_ninja_shows_what_failed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BuildError, match=r"the build failed.*ninja\.log"):
+        Ninja(folder, 1, dict(os.environ)).run(["all"])
+    said = capsys.readouterr().err
+    assert "FAILED: " in said
+    assert "the compiler says no" in said
+    assert "step 1 of 2" in said
+
+
+def test_estimates_are_readable() -> None:
+    assert _duration(75) == "1 min 15 s"
+    assert _duration(42 * 60) == "42 min"
+    assert _duration(85 * 60) == "1 h 25 min"
+
+
+def test_an_upstream_checkout_comes_with_its_submodules(tmp_path: Path) -> None:
+    def git(where: Path, *words: str) -> None:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+        allow = ["-c", "protocol.file.allow=always"]
+        subprocess.run(["git", *identity, *allow, *words], cwd=where, check=True)
+
+    library, checkout = tmp_path / "pybind11", tmp_path / "checkout"
+    for repository in (library, checkout):
+        repository.mkdir()
+        git(repository, "init", "--quiet")
+    (library / "CMakeLists.txt").write_text("project(pybind11)\n")
+    (checkout / "version.txt").write_text("2.6.0a0\n")
+    git(library, "add", "--all")
+    git(library, "commit", "--quiet", "--message=one")
+    git(checkout, "submodule", "--quiet", "add", str(library), "third_party/pybind11")
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message=one")
+
+    sources.from_tree(checkout, tmp_path / "patched")
+    assert is_stripped(tmp_path / "patched")
+    sources.from_tree(checkout, tmp_path / "whole", submodules=True)
+    assert not is_stripped(tmp_path / "whole")
+
+
+def test_too_little_disk_is_said_first(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    (tmp_path / "build_scripts").mkdir()
+    settings = "[full]\ngigabytes = 1000000000\n"
+    (tmp_path / "build_scripts/upstream.toml").write_text(settings)
+    with pytest.raises(BuildError, match=r"needs 1000000000 GB; .* has \d+ free"):
+        full_build(project).configure()
+
+
+def test_cuda_needs_its_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    with pytest.raises(BuildError, match="no nvcc in PATH; or set CUDA_HOME"):
+        _ = full_build(Project.here(), "9.0").version
+
+
+def test_the_flavour_is_in_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = tmp_path / "bin/nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    version = Project.here().version
+    assert full_build(Project.here(), "9.0").version == f"{version}.cu124"
+    assert full_build(Project.here()).version == f"{version}.cpu"
+
+
+def test_each_library_can_be_had_and_is_pinned() -> None:
+    for recipe in Project.here().upstream["full"]["libraries"]:
+        for source in recipe["sources"]:
+            assert re.fullmatch(r"[0-9a-f]{64}", source["sha256"])
+            assert source["version"].rpartition("-")[0] in source["archive"]
