@@ -14,7 +14,7 @@ from remat_build.components import Interpreter
 from remat_build.console import one_line_errors
 from remat_build.environment import install_debian_packages
 from remat_build.full import FullBuild
-from remat_build.project import Project, locked
+from remat_build.project import Project
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     python = Interpreter.ask(options.python, supported)
     source = options.source.resolve() if options.source else None
     build = FullBuild(project, python, source, options.cuda, options.jobs)
-    with locked(project.build / f".{build.tree.name}-build-lock"):
+    with build.lock():
         if options.targets:
             build.configure()
             build.compile(*options.targets)

@@ -53,9 +53,10 @@ def main() -> None:
     install_debian_packages(project.upstream["full"]["debian_packages"])
     python = Interpreter.ask(sys.executable, project.upstream["matrix"]["python"])
     build = FullBuild(project, python, None, None, os.cpu_count() or 1)
-    build.configure()
-    objects = objects_of(build.folder, "torch_remat", "torch_remat_python")
-    build.compile("c10", *objects)
+    with build.lock():
+        build.configure()
+        objects = objects_of(build.folder, "torch_remat", "torch_remat_python")
+        build.compile("c10", *objects)
     objects += objects_of(build.folder, "c10")
     problems = list(check_compiled(build, objects))
     symbols = run(["nm", "--demangle", build.folder / "lib/libc10.so"])

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,10 @@ class FullBuild:
     def folder(self) -> Path:
         """Where upstream's setup.py has CMake build."""
         return self.tree / "build"
+
+    def lock(self) -> AbstractContextManager[None]:
+        """To be held while any of the rest is done."""
+        return locked(self.project.build / f".{self.tree.name}-build-lock")
 
     def build(self, out: Path) -> Path:
         """Build everything, and write the wheel into ``out``; return its path."""
