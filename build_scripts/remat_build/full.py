@@ -152,9 +152,10 @@ class FullBuild:
             prefix = distribution.libraries(self.project)
             pybind11 = run([self._tool("python"), "-m", "pybind11", "--cmakedir"])
             settings |= full["distribution"]
+            settings["CMAKE_PREFIX_PATH"] = f"{prefix};{pybind11.strip()}"
             if self.cuda is not None:
                 settings |= full["distribution_cuda"]
-            settings["CMAKE_PREFIX_PATH"] = f"{prefix};{pybind11.strip()}"
+                settings["CMAKE_PREFIX_PATH"] += f";{self._cuda_home()}"
             settings["CXXFLAGS"] = f"-isystem {prefix}/include"
         return {name: os.environ.get(name, value) for name, value in settings.items()}
 
@@ -180,13 +181,17 @@ class FullBuild:
     def _flavour(self) -> str:
         if self.cuda is None:
             return "cpu"
+        nvcc = self._cuda_home() / "bin/nvcc"
+        release = re.search(r"release (\d+)\.(\d+)", run([nvcc, "--version"]))
+        assert release is not None
+        return f"cu{release[1]}{release[2]}"
+
+    def _cuda_home(self) -> Path:
         home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         nvcc = shutil.which("nvcc", path=f"{home / 'bin'}:{os.environ['PATH']}")
         if not nvcc:
             fail("--cuda needs the CUDA toolkit: no nvcc in PATH; or set CUDA_HOME")
-        release = re.search(r"release (\d+)\.(\d+)", run([nvcc, "--version"]))
-        assert release is not None
-        return f"cu{release[1]}{release[2]}"
+        return Path(nvcc).parents[1]
 
     @property
     def _tools(self) -> Path:
