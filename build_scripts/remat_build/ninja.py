@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +24,9 @@ class Ninja:
     folder: Path
     jobs: int
     environment: dict[str, str]
-    _started: float = field(default=0.0, init=False)
+    _started: float = field(default_factory=time.monotonic, init=False)
     _told: float = field(default=0.0, init=False)
-    _done: int = field(default=0, init=False)
+    _ends: deque[float] = field(default_factory=lambda: deque(maxlen=200), init=False)
 
     def run(self, targets: Sequence[str] = ()) -> None:
         """Build the targets, or all; stop at the first step that fails."""
@@ -49,26 +50,25 @@ class Ninja:
                     self._tell(int(status[1]), int(status[2]))
                 if line.startswith("FAILED:") or failure:
                     failure.append(line)
-        if sys.stderr.isatty() and self._done:
+        if sys.stderr.isatty() and self._told:
             say("")
         if process.returncode != 0:
             say("".join(failure[:_SHOWN_LINES]))
             fail(f"the build failed; all messages are in {log}; run it again to go on")
 
     def _tell(self, done: int, steps: int) -> None:
-        """A line that is written over on a terminal, else one every minute."""
+        """A line that is written over on a terminal, else one every minute. Steps that
+        ccache serves are much shorter: the last ones tell how long the rest takes."""
         now = time.monotonic()
-        if done <= self._done or self._done == 0:
-            self._started = now  # ninja counts anew after it has updated its own files
-        self._done = done
-        elapsed = now - self._started
+        self._ends.append(now)
         terminal = sys.stderr.isatty()
         if now - self._told < (1 if terminal else 60):
             return
         self._told = now
-        text = f"step {done} of {steps}, {_duration(elapsed)}"
-        if elapsed > 20:
-            text += f", about {_duration(elapsed / done * (steps - done))} left"
+        text = f"step {done} of {steps}, {_duration(now - self._started)}"
+        if len(self._ends) > 20:
+            a_step = (now - self._ends[0]) / (len(self._ends) - 1)
+            text += f", about {_duration(a_step * (steps - done))} left"
         print(
             f"\r{text}\033[K" if terminal else text,
             end="" if terminal else "\n",
