@@ -110,7 +110,8 @@ class FullBuild:
             source = f"debian {debian['sha256']}"
             fetch = partial(sources.from_debian, self.project)
         else:
-            source = f"tree {self.source} {sources.fingerprint(self.source)}"
+            key = sources.fingerprint(self.source, submodules=True)
+            source = f"tree {self.source} {key}"
             fetch = partial(sources.from_tree, self.source, submodules=True)
         source += f" {distribution.settings_text(self.project)}"
         with locked(self.tree.with_name(f".{self.tree.name}-lock")):
@@ -222,7 +223,7 @@ class FullBuild:
             log = self.folder / "wheel.log"
             self._setup_py("bdist_wheel", "--dist-dir", raw, log=log)
         repaired = raw / "repaired"
-        repair = [sys.executable, "-m", "auditwheel", "repair", "--plat=auto"]
+        repair = [sys.executable, "-m", "auditwheel", "repair"]
         if self.cuda is not None:
             repair += [f"--exclude={name}" for name in _OF_CUDA]
         with step("add the libraries it needs"):
@@ -236,6 +237,7 @@ class FullBuild:
 def _complaint(log: str) -> str:
     """The first error of a log, with what stands around it."""
     lines = log.splitlines()
-    about = (i for i, line in enumerate(lines) if re.search(r"\b[Ee]rror\b", line))
+    error = re.compile(r"CMake Error|\b[Ee]rror: ")
+    about = (i for i, line in enumerate(lines) if error.search(line))
     at = next(about, len(lines) - 1)
     return "\n".join(lines[max(0, at - 2) : at + 15])

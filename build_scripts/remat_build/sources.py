@@ -49,16 +49,16 @@ def from_tree(tree: Path, into: Path, *, submodules: bool = False) -> None:
             shutil.copy2(file, target, follow_symlinks=False)
 
 
-def fingerprint(tree: Path) -> str:
+def fingerprint(tree: Path, *, submodules: bool = False) -> str:
     """Changes when a file of the user's tree does: by name, size and time."""
     digest = hashlib.sha256()
-    for file in sorted(_files_of(tree)):
+    for file in sorted(_files_of(tree, submodules)):
         stat = file.lstat()
         digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 
-def _files_of(tree: Path, submodules: bool = False) -> list[Path]:
+def _files_of(tree: Path, submodules: bool) -> list[Path]:
     """Of a git checkout the tracked files, of anything else all files."""
     if not tree.is_dir():
         fail(f"--source {tree}: no such folder")

@@ -13,7 +13,7 @@ from remat_build import sources
 from remat_build.components import Interpreter
 from remat_build.console import BuildError
 from remat_build.distribution import is_stripped
-from remat_build.full import FullBuild
+from remat_build.full import FullBuild, _complaint
 from remat_build.ninja import Ninja, _duration
 from remat_build.project import Project
 
@@ -120,3 +120,11 @@ def test_each_library_can_be_had_and_is_pinned() -> None:
         for source in recipe["sources"]:
             assert re.fullmatch(r"[0-9a-f]{64}", source["sha256"])
             assert source["version"].rpartition("-")[0] in source["archive"]
+
+
+def test_a_log_is_reduced_to_its_first_error() -> None:
+    log = "-- flags: -Wno-error=x\n-- fine\nCMake Error at a.cmake:1\n  Cannot find B\n"
+    assert (
+        _complaint(log) == "-- flags: -Wno-error=x\n" + log.partition("\n")[2].rstrip()
+    )
+    assert _complaint("one\ntwo\nlast words") == "one\ntwo\nlast words"
