@@ -12,11 +12,15 @@ namespace c10::remat {
 
 // The bandwidth of the device's memory.
 inline double memory_bytes_per_ns(int device) {
-  cudaDeviceProp properties{};
-  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-  // Of kHz and bits, at two transfers per clock.
+  // As attributes: the properties have no clock rates from CUDA 13 on.
+  int kilohertz = 0;
+  int bits = 0;
+  C10_CUDA_CHECK(
+      cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device));
+  C10_CUDA_CHECK(
+      cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device));
   const double rate =
-      2e3 * properties.memoryClockRate * properties.memoryBusWidth / 8 / 1e9;
+      2e3 * kilohertz * bits / 8 / 1e9; // two transfers per clock
   constexpr double kUsual = 500; // where the driver does not say
   return rate > 0 ? rate : kUsual;
 }

@@ -176,6 +176,12 @@ cudaError_t cudaDeviceGetAttribute(
   case cudaDevAttrMaxSharedMemoryPerBlockOptin:
     *value = static_cast<int>(prop.sharedMemPerBlockOptin);
     return cudaSuccess;
+  case cudaDevAttrMemoryClockRate:
+    *value = prop.memoryClockRate;
+    return cudaSuccess;
+  case cudaDevAttrGlobalMemoryBusWidth:
+    *value = prop.memoryBusWidth;
+    return cudaSuccess;
   case cudaDevAttrWarpSize:
     *value = prop.warpSize;
     return cudaSuccess;
