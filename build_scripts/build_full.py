@@ -57,10 +57,10 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    install_debian_packages(project.upstream["full"]["debian_packages"])
     python = Interpreter.ask(options.python, supported)
     source = options.source.resolve() if options.source else None
     build = FullBuild(project, python, source, options.cuda, options.jobs)
+    install_debian_packages(build.packages())
     with build.lock():
         if options.targets:
             build.configure()

@@ -50,9 +50,9 @@ def check_compiled(build: FullBuild, objects: list[str]) -> Iterator[str]:
 
 def main() -> None:
     project = Project.here()
-    install_debian_packages(project.upstream["full"]["debian_packages"])
     python = Interpreter.ask(sys.executable, project.upstream["matrix"]["python"])
     build = FullBuild(project, python, None, None, os.cpu_count() or 1)
+    install_debian_packages(build.packages())
     with build.lock():
         build.configure()
         objects = objects_of(build.folder, "torch_remat", "torch_remat_python")

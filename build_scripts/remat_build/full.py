@@ -51,6 +51,13 @@ class FullBuild:
         """Where upstream's setup.py has CMake build."""
         return self.tree / "build"
 
+    def packages(self) -> list[str]:
+        """The Debian packages that it needs."""
+        full = self.project.upstream["full"]
+        if self.source and not distribution.is_stripped(self.source):
+            return full["debian_packages"]
+        return full["debian_packages"] + full["debian_libraries"]
+
     def lock(self) -> AbstractContextManager[None]:
         """To be held while any of the rest is done."""
         return locked(self.project.build / f".{self.tree.name}-build-lock")
@@ -123,8 +130,7 @@ class FullBuild:
                 finish=self._finish,
             )
         info = self.tree / "torch/cuda/remat/_build_info.py"
-        if not info.is_file():
-            info.write_text(build_info(self.project))
+        info.write_text(build_info(self.project))
 
     def _finish(self, tree: Tree) -> None:
         if distribution.is_stripped(tree.path):
@@ -139,7 +145,7 @@ class FullBuild:
             shutil.move(self.folder, tree.path / "build")
 
     def _settings(self) -> dict[str, str]:
-        """What upstream's build is told, as environment variables."""
+        """What upstream's build is told, as environment variables; the user's win."""
         full = self.project.upstream["full"]
         settings = {
             "BUILD_TEST": "0",
@@ -149,20 +155,34 @@ class FullBuild:
         }
         if self.cuda is not None:
             settings["TORCH_CUDA_ARCH_LIST"] = self.cuda
-        if distribution.is_stripped(self.tree):
-            prefix = distribution.libraries(self.project)
-            pybind11 = run([self._tool("python"), "-m", "pybind11", "--cmakedir"])
+        stripped = distribution.is_stripped(self.tree)
+        if stripped:
             settings |= full["distribution"]
-            settings["CMAKE_PREFIX_PATH"] = f"{prefix};{pybind11.strip()}"
             if self.cuda is not None:
                 settings |= full["distribution_cuda"]
-                settings["CMAKE_PREFIX_PATH"] += f";{self._cuda_home()}"
-            settings["CXXFLAGS"] = f"-isystem {prefix}/include"
-        return {name: os.environ.get(name, value) for name, value in settings.items()}
+        settings |= {
+            name: value
+            for name, value in os.environ.items()
+            if name in settings or name.startswith(("BUILD_", "USE_", "CMAKE_"))
+        }
+        if stripped:
+            prefix = distribution.libraries(self.project)
+            pybind11 = run([self._tool("python"), "-m", "pybind11", "--cmakedir"])
+            roots = [str(prefix), pybind11.strip()]
+            if self.cuda is not None:
+                roots.append(str(self._cuda_home()))
+            roots += filter(None, [os.environ.get("CMAKE_PREFIX_PATH")])
+            flags = f"-isystem {prefix}/include {os.environ.get('CXXFLAGS', '')}"
+            settings["CMAKE_PREFIX_PATH"] = ";".join(roots)
+            settings["CXXFLAGS"] = flags.strip()
+        return settings
 
     def _environment(self) -> dict[str, str]:
         """The variables of this process, upstream's settings, and ccache's: objects
         are shared by all checkouts, which differ in their base folder only."""
+        folders = [self._tools / "bin"]
+        if self.cuda is not None:
+            folders.append(self._cuda_home() / "bin")
         return {
             "CCACHE_DIR": str(cache_dir("ccache")),
             "CCACHE_MAXSIZE": "10G",
@@ -171,7 +191,7 @@ class FullBuild:
             **os.environ,
             **self._settings(),
             "MAX_JOBS": str(self.jobs),
-            "PATH": f"{self._tools / 'bin'}:{os.environ['PATH']}",
+            "PATH": ":".join([*map(str, folders), os.environ["PATH"]]),
         }
 
     @property
