@@ -175,12 +175,14 @@ VersionId Engine::replace_written(VersionId old) {
   graph[id].epoch = state_.epoch;
   StorageVersion& from = graph[old];
   StorageVersion& to = graph[id];
-  to.owned = from.owned;
   to.escaped = from.escaped;
   to.user_pins = from.user_pins;
   to.resident = true;
   state_.resident += from.resident ? 0 : to.size;
-  from.owned = false;
+  if (from.owned) {
+    graph.own(id);
+    graph.disown(old);
+  }
   from.resident = false;
   from.user_pins = 0;
   from.writers -= from.writers > 0;
@@ -268,7 +270,7 @@ VersionIds Engine::add_results(
   for (const OpCapture::Fresh& fresh : capture.fresh) {
     const VersionId id =
         graph.add_version(fresh.size, fresh.holder, state_.now);
-    graph[id].owned = true;
+    graph.own(id);
     graph[id].resident = true;
     state_.resident += fresh.size;
     graph[id].epoch = state_.epoch;
@@ -402,7 +404,7 @@ void Engine::storage_died(VersionId id) {
   Garbage garbage;
   Lock lock(state_.mutex);
   StorageVersion& version = state_.graph[id];
-  version.owned = false;
+  state_.graph.disown(id);
   version.user_pins = 0;
   if (state_.trace.is_on()) {
     state_.trace.death(state_.graph, id);

@@ -20,7 +20,7 @@ class PolicyBench {
 
   VersionId leaf(Bytes size) {
     const VersionId id = graph.add_version(size, nullptr, now);
-    graph[id].owned = true;
+    graph.own(id);
     graph[id].resident = true;
     index.refresh(id);
     return id;
@@ -81,7 +81,7 @@ class PolicyBench {
   }
   void kill(VersionId id) {
     const bool was_in_use = graph[id].resident && graph[id].producer;
-    graph[id].owned = false;
+    graph.disown(id);
     index.remove(id);
     if (graph[id].producer) {
       graph[id].resident = false;

@@ -73,6 +73,19 @@ class OpGraph {
   void free_slot(VersionId id);
   void free_slot(OpId id);
 
+  // A storage of the program holds `id` from now on; no longer.
+  void own(VersionId id) {
+    owned_count_ += (*this)[id].owned ? 0 : 1;
+    (*this)[id].owned = true;
+  }
+  void disown(VersionId id) {
+    owned_count_ -= (*this)[id].owned ? 1 : 0;
+    (*this)[id].owned = false;
+  }
+
+  size_t owned_count() const {
+    return owned_count_;
+  }
   size_t version_count() const {
     return versions_.size() - free_versions_.size();
   }
@@ -117,6 +130,7 @@ class OpGraph {
   std::deque<StorageVersion> versions_;
   std::deque<OpRecord> ops_;
   std::vector<VersionId> free_versions_;
+  size_t owned_count_ = 0;
   std::vector<OpId> free_ops_;
   size_t op_count_ = 0;
   uint64_t next_sequence_ = 1;

@@ -78,14 +78,24 @@ void PlannedPolicy::on_captured(const OpGraph& graph, OpId op) {
     ++changes_;
     change_course();
   }
+  most_alive_ = std::max(most_alive_, graph.owned_count());
   const uint32_t place = iteration_.recorder().place();
   if (place == kShortest && is_logging_) {
     log_.add_leaves(graph);
-  } else if (place == kLongest) {
-    iteration_.recorder().give_up();
-    is_logging_ = false;
-    log_.clear();
+  } else if (place >= longest()) {
+    give_up();
   }
+}
+
+uint32_t PlannedPolicy::longest() const {
+  return static_cast<uint32_t>(
+      std::clamp<size_t>(most_alive_ * kOpsPerValue, kLongEnough, kLongest));
+}
+
+void PlannedPolicy::give_up() {
+  iteration_.recorder().give_up();
+  is_logging_ = false;
+  log_.clear();
 }
 
 void PlannedPolicy::begin_iteration(const OpGraph& graph) {
@@ -95,6 +105,7 @@ void PlannedPolicy::begin_iteration(const OpGraph& graph) {
     room_ = 0;
   }
   log_.clear();
+  most_alive_ = 0;
   take_plan();
   if (known_.empty()) {
     iteration_.restart(nothing_, untuned_);

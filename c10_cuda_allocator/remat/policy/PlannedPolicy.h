@@ -17,7 +17,10 @@ namespace c10::remat {
 // An iteration begins after an update of parameters (StorageVersion::epoch). An
 // optimizer updates one parameter after the other, with few recorded ops
 // between: only a stretch of kShortest recorded ops without an update is one,
-// from the first op after the last update on.
+// from the first op after the last update on. One that goes on for far longer
+// than what the program held at once can explain (kOpsPerValue ops for each
+// version) is not training: it has no end, as in a program that only infers,
+// and is forgotten, or its record would grow with it.
 //
 // The last few different ones are known. An iteration is expected to be like
 // the last; at the first op that differs from it, like the last that began as
@@ -38,6 +41,8 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
  public:
   static constexpr uint32_t kShortest = 16;
   static constexpr uint32_t kLongest = 1 << 18;
+  static constexpr uint32_t kOpsPerValue = 128;
+  static constexpr uint32_t kLongEnough = 1 << 12; // never too long
   static constexpr size_t kMostKnown = 8;
   static constexpr size_t kMostBudgets = 4;
   // Ops of all known ones together, unless there is only one.
@@ -103,6 +108,9 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   };
 
   void begin_iteration(const OpGraph& graph);
+  // Ops that this iteration may still be expected to end within.
+  uint32_t longest() const;
+  void give_up();
   // What the iteration that has just ended did is the last that is known.
   void learn(const OpGraph& graph);
   void ask_for_plan(Known& known);
@@ -127,6 +135,7 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   bool is_online_ = false; // the plan for it says so
   uint64_t planned_kind_ = 0; // that it is expected to be; 0: without a plan
   uint64_t epoch_ = 0;
+  size_t most_alive_ = 0; // owned versions at once, in this iteration
   uint64_t changes_ = 0; // of what decides
   Bytes budget_ = 0; // 0: not known, or unlimited
   Bytes room_ = 0; // the most there was under pressure; 0: there was none

@@ -12,7 +12,7 @@ namespace {
 
 VersionId owned_version(OpGraph& graph) {
   const VersionId id = graph.add_version(1, nullptr, 0);
-  graph[id].owned = true;
+  graph.own(id);
   graph[id].resident = true;
   return id;
 }
@@ -34,7 +34,7 @@ std::vector<VersionId> add_op(
 // The owner goes; returns what was forgotten.
 size_t drop(OpGraph& graph, VersionId id) {
   Garbage garbage;
-  graph[id].owned = false;
+  graph.disown(id);
   graph.collect(id, garbage);
   for (const VersionId version : garbage.versions) {
     graph.free_slot(version);

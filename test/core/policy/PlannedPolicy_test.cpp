@@ -141,12 +141,27 @@ TEST_F(PlannedPolicyTest, RemembersTheLastFewIterations) {
 // As in a program that only infers.
 TEST_F(PlannedPolicyTest, ForgetsAStretchThatDoesNotEnd) {
   const VersionId leaf = bench.leaf(8);
-  for (uint32_t i = 0; i < PlannedPolicy::kLongest + 10; ++i) {
+  for (uint32_t i = 0; i < PlannedPolicy::kLongEnough + 10; ++i) {
     bench.kill(make(leaf, 8));
   }
   ++epoch;
   bench.kill(make(leaf, 8));
   EXPECT_FALSE(policy.is_following()); // nothing was learned
+}
+
+// As where gradients of many small batches are accumulated.
+TEST_F(PlannedPolicyTest, LearnsALongStretchInWhichManyAreAlive) {
+  const VersionId leaf = bench.leaf(8);
+  std::vector<VersionId> alive;
+  for (uint32_t i = 0; i < 100; ++i) {
+    alive.push_back(make(leaf, 8));
+  }
+  for (uint32_t i = 0; i < PlannedPolicy::kLongEnough + 10; ++i) {
+    bench.kill(make(leaf, 8));
+  }
+  ++epoch;
+  bench.kill(make(leaf, 8));
+  EXPECT_TRUE(policy.is_following());
 }
 
 class PlansTest : public PlannedPolicyTest {
@@ -271,7 +286,8 @@ TEST(ProgramLogTest, NamesWhatWasThereBefore) {
   const VersionId leaf = graph.add_version(8, nullptr, 0);
   const VersionId other = graph.add_version(16, nullptr, 0);
   for (const VersionId id : {leaf, other}) {
-    graph[id].owned = graph[id].resident = true;
+    graph.own(id);
+    graph[id].resident = true;
   }
   ProgramLog log;
   TraceEvent access;
