@@ -18,6 +18,7 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+_MOST_BYTES = 2**63 - 1
 _ACCEPTED = (
     "accepted are bytes (8589934592), sizes with a unit (8GiB, 500MB; KB is 1000 "
     "bytes, KiB is 1024) and a share of the device's memory (80%)"
@@ -97,9 +98,12 @@ def parse_bytes(text: Union[int, str], *, total: Optional[int] = None) -> int:
         size = _SIZE.fullmatch(text)
         if size is None or size[2] not in _UNITS:
             raise ValueError(f"cannot read {text!r} as a size; {_ACCEPTED}")
-        result = int(float(size[1]) * _UNITS[size[2]])
+        count = float(size[1]) * _UNITS[size[2]]
+        result = int(min(count, _MOST_BYTES + 1))
     if result <= 0:
         raise ValueError(f"a size must be positive, got {text!r}")
+    if result > _MOST_BYTES:
+        raise ValueError(f"no device has as much memory as {text!r}")
     return result
 
 

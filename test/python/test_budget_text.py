@@ -44,6 +44,14 @@ def test_other_spelling_is_refused_with_what_is_accepted(text):
     assert repr(text) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "size", [2**63, 2**70, "9" * 19, "99999999999TiB", "9" * 400, "9" * 400 + "TiB"]
+)
+def test_size_beyond_any_memory_is_refused(size):
+    with pytest.raises(ValueError, match="no device has"):
+        parse_bytes(size)
+
+
 def test_share_is_of_the_total_memory(remat_off, device):
     if device != "cpu":
         pytest.skip("the total of other devices is what their driver says")
