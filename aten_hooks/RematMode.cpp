@@ -2,11 +2,14 @@
 
 #include "capture/EvictedAddress.h"
 #include "capture/MemoryPressure.h"
+#include "capture/OpCall.h"
 #include "capture/RematKey.h"
 #include "capture/TensorKinds.h"
+#include "replay/ReplayTimer.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/remat/BlockingSection.h>
 #include <c10/remat/CpuMemory.h>
 #include <c10/remat/Errors.h>
 #include <c10/remat/ThreadDefault.h>
@@ -16,6 +19,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <new>
 #include <thread>
 
 namespace at::remat {
@@ -57,27 +61,13 @@ void storage_died(void* context) {
   handle->engine->storage_died(handle->version);
 }
 
-void before_fork() {
-  RematMode::get().for_each_device([](ManagedDevice& device) {
-    device.engine().lock_for_fork();
-    device.planner().lock_for_fork();
-  });
-}
-
-void after_fork_in_parent() {
-  RematMode::get().for_each_device([](ManagedDevice& device) {
-    device.planner().unlock_in_parent();
-    device.engine().unlock_in_parent();
-  });
-}
-
-void after_fork_in_child() {
-  // CUDA does not work in a forked child, whose limits therefore do not matter.
-  c10::remat::set_cpu_memory_limit(0, nullptr);
-  RematMode::get().for_each_device([](ManagedDevice& device) {
-    device.planner().reset_in_child();
-    device.engine().reset_in_child();
-  });
+// An op that is replayed may be one that a `disable` under way waits for.
+void refuse_in_replay(const char* function) {
+  if (is_replaying()) {
+    throw c10::remat::UsageError(
+        std::string("torch.cuda.remat.") + function +
+        "() was called by an op that is being replayed");
+  }
 }
 
 // No thread of ours runs while what is static is destroyed.
@@ -129,7 +119,8 @@ void RematMode::enable(
     c10::Device device,
     const Config& config,
     size_t smallest_managed) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  refuse_in_replay("enable");
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
   const size_t slot = slot_of(device);
   if (slot == kMostDevices) {
     throw c10::remat::UsageError("remat cannot manage " + device.str());
@@ -137,7 +128,9 @@ void RematMode::enable(
   ManagedDevice* managed = devices_[slot].load();
   if (managed == nullptr) {
     static const int at_fork = pthread_atfork(
-        &before_fork, &after_fork_in_parent, &after_fork_in_child);
+        [] { get().lock_for_fork(); },
+        [] { get().unlock_in_parent(); },
+        [] { get().reset_in_child(); });
     static const int at_exit_too = std::atexit(&at_exit);
     (void)at_fork;
     (void)at_exit_too;
@@ -163,7 +156,8 @@ void RematMode::enable(
 }
 
 void RematMode::disable(c10::Device device, bool for_now) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  refuse_in_replay("disable");
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
   ManagedDevice* managed = active_on(device);
   if (managed == nullptr) {
     return;
@@ -186,7 +180,9 @@ void RematMode::disable(c10::Device device, bool for_now) {
     c10::impl::tls_set_dispatch_key_included(kRematKey, false);
   }
   // Ops under way on other threads have recorded until now.
-  for (int waits = 0; engine.ops_in_flight() > 0 && waits < 5000; ++waits) {
+  for (int waits = 0;
+       engine.ops_in_flight() > own_ops_on(engine) && waits < 5000;
+       ++waits) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   engine.retire();
@@ -203,7 +199,8 @@ void RematMode::expect_far_reaching_ops() {
 }
 
 void RematMode::set_budget(c10::Device device, Bytes budget) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  refuse_in_replay("set_budget");
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
   ManagedDevice* managed = active_on(device);
   if (managed == nullptr) {
     throw c10::remat::UsageError(
@@ -213,6 +210,48 @@ void RematMode::set_budget(c10::Device device, Bytes budget) {
   managed->engine().set_budget(budget);
   managed->limit(budget);
   managed->relieve_now();
+}
+
+void RematMode::lock_for_fork() {
+  std::unique_lock mode_lock(mutex_, std::defer_lock);
+  c10::remat::lock_in_blocking_section(mode_lock);
+  mode_lock.release();
+  for_each_device(
+      [](ManagedDevice& device) { device.engine().lock_replays_for_fork(); });
+  manage_leaf_mutex().lock();
+  OpTraits::mutex().lock();
+  for_each_device([](ManagedDevice& device) {
+    device.engine().lock_for_fork();
+    device.planner().lock_for_fork();
+  });
+}
+
+void RematMode::unlock_in_parent() {
+  for_each_device([](ManagedDevice& device) {
+    device.planner().unlock_in_parent();
+    device.engine().unlock_in_parent();
+  });
+  OpTraits::mutex().unlock();
+  manage_leaf_mutex().unlock();
+  mutex_.unlock();
+}
+
+void RematMode::reset_in_child() {
+  // CUDA does not work in a forked child, whose limits therefore do not matter.
+  c10::remat::reset_cpu_memory_limit_in_child();
+  for_each_device([](ManagedDevice& device) {
+    device.planner().reset_in_child();
+    device.engine().reset_in_child(own_ops_on(device.engine()));
+  });
+  OpTraits::mutex().unlock();
+  manage_leaf_mutex().unlock();
+  new (&mutex_) std::recursive_mutex; // the old one is the parent thread's
+}
+
+ResidencyPin::ResidencyPin(StorageHandle& handle) : engine_(*handle.engine) {
+  with_memory_errors(engine_, handle.device, [&] {
+    version_ = engine_.ensure_held_resident(&handle);
+  });
 }
 
 StorageHandle* RematMode::managed(c10::StorageImpl& storage) {
@@ -229,35 +268,18 @@ StorageHandle* RematMode::managed(c10::StorageImpl& storage) {
 }
 
 void RematMode::make_resident(c10::StorageImpl& storage) {
-  if (pin(storage)) {
-    unpin(storage);
-  }
+  (void)pin(storage);
 }
 
-bool RematMode::pin(c10::StorageImpl& storage) {
+std::unique_ptr<ResidencyPin> RematMode::pin(c10::StorageImpl& storage) {
   StorageHandle* handle = handle_of(storage);
-  if (handle == nullptr) {
-    return false;
-  }
-  with_memory_errors(*handle->engine, handle->device, [&] {
-    handle->engine->ensure_resident(handle->version);
-  });
-  return true;
-}
-
-void RematMode::unpin(c10::StorageImpl& storage) {
-  StorageHandle* handle = handle_of(storage);
-  if (handle != nullptr) {
-    handle->engine->unpin(handle->version);
-  }
+  return handle == nullptr ? nullptr : std::make_unique<ResidencyPin>(*handle);
 }
 
 void RematMode::pin_by_user(c10::StorageImpl& storage) {
   if (StorageHandle* handle = managed(storage)) {
-    const bool resident = pin(storage);
-    TORCH_INTERNAL_ASSERT(resident);
-    handle->engine->pin_by_user(handle->version);
-    unpin(storage);
+    const ResidencyPin pin(*handle);
+    handle->engine->pin_by_user(pin.version());
   }
 }
 
@@ -271,7 +293,7 @@ void RematMode::unpin_by_user(c10::StorageImpl& storage) {
 void RematMode::escape(c10::StorageImpl& storage) {
   if (StorageHandle* handle = managed(storage)) {
     with_memory_errors(*handle->engine, handle->device, [&] {
-      handle->engine->escape(handle->version, /*for_good=*/true);
+      handle->engine->escape(handle, /*for_good=*/true);
     });
   }
 }
@@ -297,7 +319,7 @@ void RematMode::unmanage(c10::StorageImpl& storage) {
     return;
   }
   Engine& engine = *handle->engine;
-  const VersionId version = engine.escape(handle->version, /*for_good=*/true);
+  const VersionId version = engine.escape(handle, /*for_good=*/true);
   detach(*handle);
   engine.storage_died(version);
 }

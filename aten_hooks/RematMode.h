@@ -16,6 +16,27 @@
 
 namespace at::remat {
 
+// Keeps bytes resident for its lifetime, also those that their storage no
+// longer holds when it ends.
+class ResidencyPin {
+ public:
+  // Throws what a replay throws.
+  explicit ResidencyPin(StorageHandle& handle);
+  ~ResidencyPin() {
+    engine_.unpin(version_);
+  }
+  ResidencyPin(const ResidencyPin&) = delete;
+  ResidencyPin& operator=(const ResidencyPin&) = delete;
+
+  VersionId version() const {
+    return version_;
+  }
+
+ private:
+  Engine& engine_; // engines are never destroyed
+  VersionId version_;
+};
+
 // The managed devices, and how they are reached from tensors, threads and
 // allocators. One for the process; thread-safe.
 class REMAT_API RematMode {
@@ -26,7 +47,8 @@ class REMAT_API RematMode {
   static constexpr size_t kSmallestManaged = 256;
 
   // Throws remat::UsageError for a bad config, or a device that cannot be
-  // managed. Covers all threads; see Note [Keys of all threads].
+  // managed; this, `disable` and `set_budget` also if they are called by an op
+  // that is being replayed. Covers all threads; see Note [Keys of all threads].
   void enable(
       c10::Device device,
       const c10::remat::Config& config,
@@ -58,6 +80,11 @@ class REMAT_API RematMode {
 
   void set_budget(c10::Device device, c10::remat::Bytes budget);
 
+  // For fork: nothing of remat is half-done in between.
+  void lock_for_fork();
+  void unlock_in_parent();
+  void reset_in_child();
+
   // Calls `function(ManagedDevice&)` for each that was ever enabled.
   template <class Function>
   void for_each_device(Function&& function) const {
@@ -76,10 +103,10 @@ class REMAT_API RematMode {
   // The bytes of a tensor or storage outside any op. All accept unmanaged
   // storages, for which nothing is to do.
   void make_resident(c10::StorageImpl& storage);
-  // Makes it resident and keeps it so until `unpin`; false if unmanaged.
-  bool pin(c10::StorageImpl& storage);
-  void unpin(c10::StorageImpl& storage);
-  // As pin, but counted as the program's wish and accepted for leaves.
+  // Makes it resident and keeps it so for the result's lifetime; null if it is
+  // unmanaged.
+  std::unique_ptr<ResidencyPin> pin(c10::StorageImpl& storage);
+  // The same until `unpin_by_user`, counted as the program's wish.
   void pin_by_user(c10::StorageImpl& storage);
   void unpin_by_user(c10::StorageImpl& storage);
   // Its address is handed out: it may be written now, and is never evicted
@@ -101,7 +128,9 @@ class REMAT_API RematMode {
   // or the memory is not the allocator's.
   StorageHandle* managed(c10::StorageImpl& storage);
 
-  mutable std::mutex mutex_; // enabling and disabling
+  // Enabling and disabling. Recursive for fork: an op that disabling replays
+  // may start a process.
+  std::recursive_mutex mutex_;
   std::atomic<int> active_devices_{0};
   std::atomic<size_t> smallest_managed_{0};
   std::atomic<bool> replays_exclude_each_other_{false};

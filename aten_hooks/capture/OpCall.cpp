@@ -246,11 +246,6 @@ void OpCall::end() {
     }
     return;
   }
-  current_call = outer_;
-  guests_.end(signature_, traits_.name.c_str());
-  if (engine_ != nullptr) {
-    end_home();
-  }
   // Prepacked weights and the like, which may hold what was given.
   const bool returns_object = std::any_of(
       stack_.end() - static_cast<std::ptrdiff_t>(op_.schema().returns().size()),
@@ -258,7 +253,21 @@ void OpCall::end() {
       [](const c10::IValue& value) {
         return value.isObject() || value.isCapsule();
       });
+  std::vector<std::unique_ptr<ResidencyPin>> kept;
   if (traits_.keeps_inputs || returns_object) {
+    // What uses them may be at it already, so they stay where they are.
+    for (const Operand& operand : operands_) {
+      if (operand.handle != nullptr && operand.handle->storage != nullptr) {
+        kept.push_back(std::make_unique<ResidencyPin>(*operand.handle));
+      }
+    }
+  }
+  current_call = outer_;
+  guests_.end(signature_, traits_.name.c_str());
+  if (engine_ != nullptr) {
+    end_home();
+  }
+  if (!kept.empty()) {
     keep_inputs_for_good();
   }
 }
@@ -293,8 +302,7 @@ void OpCall::end_home() {
 void OpCall::keep_inputs_for_good() {
   for (const Operand& operand : operands_) {
     if (operand.handle != nullptr && operand.handle->storage != nullptr) {
-      operand.handle->engine->escape(
-          operand.handle->version, /*for_good=*/true);
+      operand.handle->engine->escape(operand.handle, /*for_good=*/true);
     }
   }
 }

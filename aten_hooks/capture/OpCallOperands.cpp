@@ -55,6 +55,16 @@ void OpCall::scan_arguments(size_t first) {
       continue;
     }
     arg.written = writes_now(arg, first);
+    if (arg.kind == OpTraits::ArgKind::Nested) {
+      decline("tensors in a nested argument");
+      value.visit([&](const c10::IValue& part) {
+        if (part.isTensor() && part.toTensor().defined()) {
+          visit(part.toTensor(), arg);
+        }
+        return false;
+      });
+      continue;
+    }
     if (record_) {
       record_->args.emplace_back();
       record_->tensor_args.push_back(

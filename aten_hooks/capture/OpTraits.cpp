@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <unordered_map>
 
@@ -132,6 +131,12 @@ bool is_tensor_list_type(const c10::TypePtr& type) {
   return list && is_tensor_type(list->getElementType());
 }
 
+bool may_hold_tensors(const c10::TypePtr& type) {
+  const auto contained = type->containedTypes();
+  return is_tensor_type(type) || type->kind() == c10::TypeKind::AnyType ||
+      std::any_of(contained.begin(), contained.end(), &may_hold_tensors);
+}
+
 bool is_generator_type(const c10::TypePtr& type) {
   if (const auto optional = type->cast<c10::OptionalType>()) {
     return is_generator_type(optional->getElementType());
@@ -180,6 +185,8 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
       traits->generator_arg = static_cast<int>(i);
     } else if (is_device_type(argument.type())) {
       traits->device_arg = static_cast<int>(i);
+    } else if (may_hold_tensors(argument.type())) {
+      arg.kind = OpTraits::ArgKind::Nested;
     }
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       arg.written = true;
@@ -243,6 +250,11 @@ std::unique_ptr<OpTraits> make_traits(const c10::OperatorHandle& op) {
 
 } // namespace
 
+std::mutex& OpTraits::mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 const OpTraits& OpTraits::of(const c10::OperatorHandle& op) {
   // A schema lives as long as its operator is registered. A library that is
   // unloaded may leave an entry for an address that another op gets later, so
@@ -263,9 +275,8 @@ const OpTraits& OpTraits::of(const c10::OperatorHandle& op) {
   if (recent.schema == &schema && is_for_op(recent.traits)) {
     return *recent.traits;
   }
-  static std::mutex mutex;
   static auto* all = new std::unordered_map<const void*, const OpTraits*>;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(mutex());
   const OpTraits*& entry = (*all)[&schema];
   if (!is_for_op(entry)) {
     entry = make_traits(op).release(); // what was there may be in use

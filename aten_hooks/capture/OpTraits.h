@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace at::remat {
 // What is known of an operator before it runs: from its schema, and from one
 // table of what schemas do not say.
 struct OpTraits {
-  enum class ArgKind : uint8_t { Other, Tensor, TensorList };
+  // Nested: tensors in lists of lists, dicts and the like.
+  enum class ArgKind : uint8_t { Other, Tensor, TensorList, Nested };
 
   struct Arg {
     ArgKind kind = ArgKind::Other;
@@ -58,6 +60,8 @@ struct OpTraits {
 
   // Looked up by schema, kept for the process.
   static const OpTraits& of(const c10::OperatorHandle& op);
+  // Of what is kept; no other is taken under it.
+  static std::mutex& mutex();
 };
 
 } // namespace at::remat

@@ -7,7 +7,6 @@
 #include <c10/util/Exception.h>
 
 #include <cstring>
-#include <mutex>
 
 namespace at::remat {
 
@@ -90,9 +89,13 @@ StorageHandle* manage(c10::StorageImpl& storage, Engine& engine) {
   return handle.release();
 }
 
-StorageHandle* manage_leaf(c10::StorageImpl& storage, Engine& engine) {
+std::mutex& manage_leaf_mutex() {
   static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
+  return mutex;
+}
+
+StorageHandle* manage_leaf(c10::StorageImpl& storage, Engine& engine) {
+  const std::lock_guard<std::mutex> lock(manage_leaf_mutex());
   StorageHandle* handle = handle_of(storage);
   if (handle == nullptr) {
     handle = manage(storage, engine);

@@ -8,6 +8,7 @@
 #include <c10/remat/StorageHooks.h>
 #include <c10/util/ArrayRef.h>
 
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -51,6 +52,8 @@ StorageHandle* manage(c10::StorageImpl& storage, Engine& engine);
 // The same for one that other threads may be reading, as a leaf. Returns the
 // handle that it has, if another thread was first.
 StorageHandle* manage_leaf(c10::StorageImpl& storage, Engine& engine);
+// Comes before the engine's lock.
+std::mutex& manage_leaf_mutex();
 
 // Gives `storage` its own DataPtr back; its bytes must be resident. The handle
 // is left without a storage.

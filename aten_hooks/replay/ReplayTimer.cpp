@@ -15,6 +15,10 @@ int64_t replay_ns_of_thread() {
   return replay_ns;
 }
 
+bool is_replaying() {
+  return depth > 0;
+}
+
 ReplayTimer::ReplayTimer()
     : start_(std::chrono::steady_clock::now()),
       relief_before_(relief_ns_of_thread()) {

@@ -9,6 +9,9 @@ namespace at::remat {
 // meanwhile.
 int64_t replay_ns_of_thread();
 
+// Is this thread running an op again?
+bool is_replaying();
+
 // Counts its lifetime; one inside another counts once.
 class ReplayTimer {
  public:

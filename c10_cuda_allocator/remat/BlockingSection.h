@@ -13,7 +13,8 @@ using BlockingSection = void (*)(void (*wait)(void*), void* argument);
 
 REMAT_API void set_blocking_section(BlockingSection section) noexcept;
 
-void lock_in_blocking_section(std::unique_lock<std::recursive_mutex>& lock);
+REMAT_API void lock_in_blocking_section(
+    std::unique_lock<std::recursive_mutex>& lock);
 
 // Note [No interpreter lock under the engine's lock]
 // A thread that waits for the engine's lock may hold the interpreter's:

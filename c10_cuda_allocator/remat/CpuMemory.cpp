@@ -58,6 +58,11 @@ void set_cpu_memory_limit(
       callback == nullptr ? kNoLimit : limit_bytes, std::memory_order_release);
 }
 
+void reset_cpu_memory_limit_in_child() noexcept {
+  set_cpu_memory_limit(0, nullptr);
+  reserved.store(reserved_here, std::memory_order_relaxed);
+}
+
 int64_t cpu_memory_shortage() noexcept {
   const int64_t limit_bytes = limit.load(std::memory_order_relaxed);
   return limit_bytes == kNoLimit ? 0

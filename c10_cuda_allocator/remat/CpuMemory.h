@@ -30,6 +30,10 @@ REMAT_API void set_cpu_memory_limit(
     int64_t limit_bytes,
     CpuPressureCallback callback) noexcept;
 
+// In a forked child, once: no limit, and what the parent's other threads were
+// about to allocate will not be.
+REMAT_API void reset_cpu_memory_limit_in_child() noexcept;
+
 // Bytes by which what is live and what is about to be is above the limit;
 // zero or less where it fits.
 REMAT_API int64_t cpu_memory_shortage() noexcept;

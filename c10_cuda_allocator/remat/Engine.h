@@ -102,6 +102,9 @@ class REMAT_API Engine {
   // Makes `id` resident and pins it, outside any op. Undone by `unpin`.
   void ensure_resident(VersionId id);
   void unpin(VersionId id);
+  // The same for what `holder` holds now; returned, as it may be written over
+  // before it is unpinned.
+  VersionId ensure_held_resident(void* holder);
 
   // The storage that owned `id` is gone, or holds other bytes now.
   void storage_died(VersionId id);
@@ -124,10 +127,10 @@ class REMAT_API Engine {
   // evicting. Returns false if it is not one for now.
   bool declare_parameter(VersionId id);
 
-  // Someone may write to `id`'s storage from outside, now, as an op that
-  // begin_op is told of would. Returns what it holds from then on, a leaf;
-  // with `for_good` it is never evicted again.
-  VersionId escape(VersionId id, bool for_good);
+  // Someone may write to the storage of `holder` from outside, now, as an op
+  // that begin_op is told of would. Returns what it holds from then on, a
+  // leaf; with `for_good` it is never evicted again.
+  VersionId escape(void* holder, bool for_good);
 
   // The program keeps it resident; counted.
   void pin_by_user(VersionId id);
@@ -178,10 +181,14 @@ class REMAT_API Engine {
   void wait_for_replays();
 
   // For fork: nothing of the engine is half-done while both locks are held.
+  // That of replays, of all engines, first: one may be waiting for a replay of
+  // another, and waits in a blocking section.
+  void lock_replays_for_fork();
   void lock_for_fork();
   void unlock_in_parent();
-  // The child has no budget: it has the parent's memory, which it shares.
-  void reset_in_child();
+  // The child has no budget: it has the parent's memory, which it shares. Of
+  // the ops under way, `own_ops` are the forking thread's and go on.
+  void reset_in_child(int own_ops);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -191,6 +198,7 @@ class REMAT_API Engine {
   void pin_resident(const VersionIds& ids, Lock& lock, Garbage& garbage);
   // The same for what `holders` hold when it is done.
   VersionIds pin_held(const Holders& holders, Lock& lock, Garbage& garbage);
+  void note_access(VersionId id);
   // What `old`'s storage holds after a write; takes a pin off `old`.
   VersionId replace_written(VersionId old);
   void finish_replaced(VersionId old, Garbage& garbage);

@@ -197,8 +197,11 @@ void Engine::wait_for_replays() {
   (void)replay_mutex_.lock();
 }
 
-void Engine::lock_for_fork() {
+void Engine::lock_replays_for_fork() {
   replay_mutex_.lock_for_fork();
+}
+
+void Engine::lock_for_fork() {
   state_.mutex.lock();
 }
 
@@ -207,11 +210,11 @@ void Engine::unlock_in_parent() {
   replay_mutex_.unlock_in_parent();
 }
 
-void Engine::reset_in_child() {
+void Engine::reset_in_child(int own_ops) {
   replay_mutex_.reset_in_child();
   new (&state_.mutex) std::mutex;
-  ops_in_flight_ = 0;
-  state_.active_replays = 0;
+  // Replays under way are the forking thread's, which had their lock.
+  ops_in_flight_ = own_ops;
   state_.config.budget = Config::kUnlimited;
   state_.config.chaos = false;
   state_.trace.abandon();

@@ -10,6 +10,18 @@ void Engine::ensure_resident(VersionId id) {
   Garbage garbage;
   Lock lock(state_.mutex);
   pin_resident({id}, lock, garbage);
+  note_access(id);
+}
+
+VersionId Engine::ensure_held_resident(void* holder) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  const VersionId id = pin_held({holder}, lock, garbage)[0];
+  note_access(id);
+  return id;
+}
+
+void Engine::note_access(VersionId id) {
   state_.graph[id].last_access = state_.now;
   state_.policy->on_read(state_.graph, id);
   if (state_.trace.is_on()) {
@@ -42,7 +54,7 @@ bool Engine::declare_parameter(VersionId id) {
 VersionId Engine::add_leaf(Bytes size, void* holder) {
   const Lock lock(state_.mutex);
   const VersionId id = state_.graph.add_version(size, holder, state_.now);
-  state_.graph[id].owned = true;
+  state_.graph.own(id);
   state_.graph[id].resident = true;
   state_.resident += size;
   state_.storage.set_version(holder, id);
@@ -52,11 +64,11 @@ VersionId Engine::add_leaf(Bytes size, void* holder) {
   return id;
 }
 
-VersionId Engine::escape(VersionId id, bool for_good) {
+VersionId Engine::escape(void* holder, bool for_good) {
   Garbage garbage;
   Lock lock(state_.mutex);
   const auto replay_lock = take_replay_lock(lock);
-  pin_resident({id}, lock, garbage);
+  const VersionId id = pin_held({holder}, lock, garbage)[0];
   if (state_.trace.is_on() && state_.graph.is_leaf(id)) {
     state_.trace.leaf_write(state_.graph, id, /*is_parameter=*/false);
   }

@@ -40,8 +40,11 @@ void ReplayMutex::exclude_all() {
 }
 
 void ReplayMutex::lock_for_fork() {
-  mutex_of_all().lock();
-  own_.lock();
+  for (std::recursive_mutex* mutex : {&mutex_of_all(), &own_}) {
+    std::unique_lock lock(*mutex, std::defer_lock);
+    lock_in_blocking_section(lock);
+    lock.release();
+  }
 }
 
 void ReplayMutex::unlock_in_parent() {

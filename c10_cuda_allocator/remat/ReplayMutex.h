@@ -31,8 +31,8 @@ class REMAT_API ReplayMutex {
   // before it lets such an op be recorded.
   static void exclude_all();
 
-  // Both locks, and in a forked child both anew: a recursive mutex belongs to a
-  // thread id, which fork changes.
+  // Both locks, waited for in a blocking section, and in a forked child both
+  // anew: a recursive mutex belongs to a thread id, which fork changes.
   void lock_for_fork();
   void unlock_in_parent();
   void reset_in_child();

@@ -7,9 +7,11 @@
 #include <c10/remat/policy/PolicyRegistry.h>
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/cuda/remat/AccessBindings.h>
 #include <torch/csrc/cuda/remat/SimulationBindings.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -171,12 +173,9 @@ void unpin(const c10::Storage& storage) {
   RematMode::get().unpin_by_user(impl_of(storage));
 }
 
-bool begin_access(const c10::Storage& storage) {
+std::unique_ptr<at::remat::ResidencyPin> begin_access(
+    const c10::Storage& storage) {
   return RematMode::get().pin(impl_of(storage));
-}
-
-void end_access(const c10::Storage& storage) {
-  RematMode::get().unpin(impl_of(storage));
 }
 
 void escape(const c10::Storage& storage) {
@@ -331,8 +330,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("is_resident", expose(&is_resident));
   m.def("pin", expose(&pin));
   m.def("unpin", expose(&unpin));
+  py::class_<at::remat::ResidencyPin>(m, "ResidencyPin");
   m.def("begin_access", expose(&begin_access));
-  m.def("end_access", expose(&end_access));
   m.def("escape", expose(&escape));
   m.def("add_alias", expose(&add_alias));
   m.def("drop_alias", expose(&drop_alias));
@@ -349,5 +348,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("can_limit", &can_limit);
   m.def("policies", [] { return c10::remat::policy_names(); });
   m.def("default_policy", [] { return c10::remat::default_policy_name(); });
+  bind_accesses(m);
   bind_simulation(m);
 }

@@ -35,6 +35,15 @@ _STORAGE_ESCAPES = ("_share_fd_cpu_", "_share_filename_cpu_", "data_ptr")
 # Put another DataPtr in the storage's place.
 _STORAGE_TAKES = ("_share_cuda_",)
 _TENSOR_READERS = ("tolist", "__reduce_ex__")
+_SCRIPT_WRITERS = {
+    "ScriptModule": (
+        "save",
+        "save_to_buffer",
+        "_save_for_mobile",
+        "_save_to_buffer_for_mobile",
+    ),
+    "ScriptFunction": ("save", "save_to_buffer"),
+}
 
 _installed = False
 
@@ -55,8 +64,11 @@ def install() -> None:
         _wrap(torch.Tensor, name, _reading)
     for name in ("numpy", "__array__"):
         _wrap(torch.Tensor, name, _aliasing)
-    _wrap(torch.Tensor, "__dlpack__", _dlpack)
     _wrap(torch._C.PyTorchFileWriter, "write_record", _writing_record)
+    for script, names in _SCRIPT_WRITERS.items():
+        for name in names:
+            _wrap(getattr(torch._C, script), name, _saving_script)
+    _C.watch_c_functions()
     _skip_higher_order_operators()
 
 
@@ -100,20 +112,18 @@ class _Resident:
 
     def __init__(self, *values: Any) -> None:
         self._storages = [s for v in values for s in _storages_of(v)]
-        self._held: list[Any] = []
+        self._pins: list[Any] = []
 
     def __enter__(self) -> None:
         try:
             for storage in self._storages:
-                if _C.begin_access(storage):
-                    self._held.append(storage)
+                self._pins.append(_C.begin_access(storage))
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *_: Any) -> None:
-        while self._held:
-            _C.end_access(self._held.pop())
+        self._pins.clear()
 
 
 def _reading(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -161,20 +171,21 @@ def _shares(storage: torch.UntypedStorage, array: Any) -> bool:
     return start <= address < start + storage.nbytes()
 
 
-def _dlpack(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    capsule = original(self, *args, **kwargs)
-    if _C.is_any_enabled():
-        # The consumer's lifetime cannot be told: an alias for good.
-        for storage in _storages_of(self):
-            _C.add_alias(storage)
-    return capsule
-
-
 def _writing_record(
     original: Callable[..., Any], self: Any, name: str, data: Any, *args: Any
 ) -> Any:
     with _Resident(data):
         return original(self, name, data, *args)
+
+
+def _saving_script(
+    original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    pin = _C.ScriptPin(self)
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        del pin
 
 
 def _skip_higher_order_operators() -> None:

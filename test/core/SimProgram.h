@@ -190,7 +190,7 @@ class SimProgram {
   }
 
   void escape(Var var, bool for_good) {
-    at(var).id = engine.escape(at(var).id, for_good);
+    at(var).id = engine.escape(at(var).holder, for_good);
   }
 
   VersionId id(Var var) {

@@ -162,6 +162,51 @@ def test_custom_op_is_replayed_like_any_other(remat, device, library):
         assert len(calls) <= 2
 
 
+@pytest.mark.parametrize("call", ["enable", "disable", "set_budget"])
+@pytest.mark.parametrize("by", ["a read", "disable"])
+def test_settings_are_not_changed_by_an_op_that_is_replayed(
+    remat, device, library, call, by
+):
+    is_armed, refused = [], []
+    arguments = () if call == "disable" else ("1GiB",)
+
+    def changes(x):
+        if is_armed:
+            with pytest.raises(ValueError, match="being replayed") as error:
+                getattr(remat, call)(*arguments, device=device)
+            refused.append(error)
+        return x.sin()
+
+    library.define("changes(Tensor x) -> Tensor")
+    library.impl("changes", changes, "CompositeExplicitAutograd")
+    y = torch.ops.remat_tests.changes(torch.randn(16, 64, device=device))
+    expected = y.clone()
+    assert _testing.evict(y)
+    is_armed.append(True)
+    if by == "disable":
+        remat.disable()
+    assert torch.equal(y, expected)
+    assert refused
+
+
+@pytest.mark.parametrize("kind", ["list of lists", "dict"])
+def test_tensors_in_a_nested_argument(remat, device, library, kind):
+    schema, pack, first = {
+        "list of lists": ("Tensor[][]", lambda t: [[t]], lambda v: v[0][0]),
+        "dict": ("Dict(str, Tensor)", lambda t: {"t": t}, lambda v: v["t"]),
+    }[kind]
+    library.define(f"nested({schema} x, Tensor like) -> Tensor")
+    library.impl("nested", lambda x, like: first(x) * 2, "CompositeExplicitAutograd")
+    y = torch.randn(16, 64, device=device).tanh()
+    like = torch.ones(16, device=device)
+    expected = y * 2
+    _testing.evict(y)
+    z = torch.ops.remat_tests.nested(pack(y), like)
+    y.zero_()
+    _testing.evict_all()
+    assert torch.equal(z, expected)
+
+
 def test_exception_in_the_middle_of_a_replay(remat, device, library):
     state = {"fail": False}
 

@@ -204,6 +204,60 @@ def test_dlpack_round_trip_shares_memory(run_twice, device):
     run_twice(step)
 
 
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
+def test_value_computed_before_a_write_through_a_capsule_keeps_its_value(remat, device):
+    y = torch.randn(16, 64, device=device).tanh()
+    alias = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(y))
+    z = y.sin()
+    expected = torch.tensor(z.tolist())
+    alias[:] = 0
+    _testing.evict_all()
+    assert torch.equal(z, expected)
+    assert int(y.count_nonzero()) == 0
+
+
+@pytest.mark.explicit_device
+def test_evicted_generator_state_is_restored(run_twice, device):
+    def step():
+        generator = torch.Generator(device=device)
+        states = torch.get_rng_state().clone(), generator.get_state().clone()
+        first = torch.rand(8), torch.rand(8, generator=generator, device=device)
+        torch.set_rng_state(states[0])
+        generator.set_state(states[1])
+        if device != "cpu":
+            torch.cuda.set_rng_state(torch.cuda.get_rng_state().clone())
+        second = torch.rand(8), torch.rand(8, generator=generator, device=device)
+        return {"first": first, "second": second}
+
+    run_twice(step, expect_replays=False)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda s: s.fill_(1),
+        lambda s: s.copy_(torch.ones(s.nbytes(), dtype=torch.uint8).untyped_storage()),
+        lambda s: s.__setitem__(3, 1),
+        lambda s: s.resize_(2 * s.nbytes()),
+        lambda s: s.byteswap(torch.float32),
+    ],
+    ids=["fill", "copy", "set", "resize", "byteswap"],
+)
+@pytest.mark.cpu_only("reads host memory; see test_cuda_graphs.py")
+def test_write_through_a_storage_leaves_no_pin(remat, device, write):
+    x = torch.randn(16, 64, device=device)
+    before = remat.stats(device)
+    y = x.tanh()
+    write(y.untyped_storage())
+    z = y.sin()
+    assert remat.stats(device).pinned_bytes == 0
+    del y, z
+    after = remat.stats(device)
+    assert after.storages == before.storages
+    assert after.op_records == before.op_records
+    assert after.held_bytes == 0
+
+
 def test_shared_memory_activation(run_twice, device):
     def step():
         model = models.deep_mlp(4).to(device)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 
 import pytest
@@ -13,6 +16,7 @@ import torch.multiprocessing as multiprocessing
 from torch.cuda.remat import _testing
 
 import models
+import runs
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork"), reason="there is no fork on this system"
@@ -82,6 +86,74 @@ def test_forked_child_is_not_held_to_the_parents_use(remat, device):
     assert y.shape == (256, 256)
 
 
+@pytest.fixture
+def hang_is_a_failure():
+    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.cpu_only("CUDA tensors do not go to forked children")
+def test_fork_while_another_thread_replays_a_python_op(
+    remat, device, hang_is_a_failure
+):
+    is_running, stop = threading.Event(), threading.Event()
+
+    def slow(x):
+        is_running.set()
+        time.sleep(0.002)  # the interpreter goes to the other thread
+        return x.sin()
+
+    with torch.library._scoped_library("remat_fork", "FRAGMENT") as library:
+        library.define("slow(Tensor x) -> Tensor")
+        library.impl("slow", slow, "CompositeExplicitAutograd")
+        y = torch.ops.remat_fork.slow(torch.randn(16, 64).tanh())
+        expected = y.clone()
+        wrong = []
+
+        def replay():
+            while not stop.is_set():
+                _testing.evict(y)
+                wrong.extend([] if torch.equal(y, expected) else [1])
+
+        def child():
+            assert torch.equal(y, expected)
+            remat.enable("1GiB", device=device)
+            assert torch.equal(torch.ops.remat_fork.slow(expected), expected.sin())
+
+        thread = threading.Thread(target=replay)
+        thread.start()
+        try:
+            for _ in range(10):
+                is_running.clear()
+                assert is_running.wait(60)
+                _in_child(child)
+        finally:
+            stop.set()
+            thread.join()
+        assert not wrong
+
+
+@pytest.mark.cpu_only("CUDA tensors do not go to forked children")
+def test_fork_by_an_op_that_is_being_replayed(remat, device, hang_is_a_failure):
+    x = torch.randn(16, 64).tanh()
+
+    def forks(x):
+        _in_child(lambda: x.sum().item())
+        return x.sin()
+
+    with torch.library._scoped_library("remat_fork", "FRAGMENT") as library:
+        library.define("forks(Tensor x) -> Tensor")
+        library.impl("forks", forks, "CompositeExplicitAutograd")
+        y = torch.ops.remat_fork.forks(x)
+        expected = x.sin()
+        _testing.evict_all()
+        assert torch.equal(y, expected)
+        _testing.evict_all()
+        remat.disable()
+        assert torch.equal(y, expected)
+
+
 class _Numbers(torch.utils.data.Dataset):
     def __len__(self):
         return 16
@@ -114,6 +186,38 @@ def test_data_loader_workers(run_twice, device, persistent):
         return {"losses": losses, "ids": ids, **models.state(model)}
 
     run_twice(step)
+
+
+@pytest.mark.cpu_only("the model is too small to be short of a GPU's segments")
+def test_workers_started_while_the_planner_works(
+    remat_off, device, monkeypatch, hang_is_a_failure
+):
+    monkeypatch.setenv("PYTORCH_REMAT_PLANNER_SHARE", "100%")
+
+    def train():
+        model = models.deep_mlp(10).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        losses = []
+        for _ in range(6):
+            loader = torch.utils.data.DataLoader(
+                _Numbers(),
+                batch_size=4,
+                num_workers=2,
+                multiprocessing_context="fork",
+            )
+            for x, _i in loader:
+                x = x.to(device).repeat(32, 1)
+                loss = model(x).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        return {"losses": losses, **models.state(model)}
+
+    plain = runs.execute(train, device)
+    budgeted = runs.execute_enabled(train, device, ratio=0.6, plain=plain)
+    assert plain.differences(budgeted) == []
+    assert budgeted.stats.evictions > 0
 
 
 def _put(queue, event):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 
 import numpy as np
@@ -351,6 +352,40 @@ def test_scripted_and_traced_modules(run_twice, device):
             y.backward()
             results += [y.detach(), x.grad]
         return {"results": results, **models.state(model)}
+
+    run_twice(step)
+
+
+class _Holds(nn.Module):
+    """Tensors wherever a script module can have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 32).mul(0.1).tanh())
+        self.register_buffer("mask", torch.ones(32, 32).tril().sin())
+        self.listed = [torch.ones(32).mul(2).sin()]
+
+    def forward(self, x):
+        return (x @ self.weight * self.mask).sum(0) + self.listed[0]
+
+
+@pytest.mark.cpu_only("not supported by the emulated device, or not on CUDA")
+def test_script_modules_are_saved(run_twice, device, tmp_path):
+    def step():
+        module = _Holds()
+        constant = torch.randn(32, 32).tanh()
+        scripted = torch.jit.script(module)
+        traced = torch.jit.trace(lambda x: x @ constant, torch.ones(32, 32))
+        loaded = []
+        for script in (scripted, torch.jit.freeze(scripted.eval()), traced):
+            torch.jit.save(script, str(tmp_path / "module.pt"))
+            loaded.append(torch.jit.load(str(tmp_path / "module.pt")))
+            buffer = io.BytesIO()
+            torch.jit.save(script, buffer)
+            buffer.seek(0)
+            loaded.append(torch.jit.load(buffer))
+        scripted._save_for_lite_interpreter(str(tmp_path / "module.ptl"))
+        return {"values": [module(torch.ones(32, 32)) for module in loaded]}
 
     run_twice(step)
 
