@@ -144,4 +144,15 @@ def test_freeing_waits_for_the_device():
     start = cuda.recorded(b)
     cuda.launch(a, ns=5 * MS)
     cuda.cudaFree(address)
-    assert _elapsed(cuda, start, cuda.recorded(b)) == 5
+    took = _elapsed(cuda, start, cuda.recorded(b))
+    assert math.isclose(took, 5 + 0.057, abs_tol=1e-4)
+
+
+@emulated(timing=1, launch_ns=0)
+def test_a_new_allocation_keeps_the_host_busy():
+    cuda = Runtime()
+    start = cuda.recorded(0)
+    for _ in range(10):
+        cuda.malloc(20 * MIB)
+    took = _elapsed(cuda, start, cuda.recorded(0))
+    assert math.isclose(took, 10 * 0.069, abs_tol=1e-4)

@@ -128,6 +128,10 @@ class Machine {
   cudaError_t forbid_in_capture(const char* function);
 
   double host_ns();
+  // The host is busy for so long, in timing mode.
+  void busy_host(double ns) {
+    host_ns_ += ns;
+  }
 
  private:
   Machine();

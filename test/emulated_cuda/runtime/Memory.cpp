@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <sstream>
 
 namespace emulated_cuda {
@@ -296,6 +297,12 @@ bool Memory::allow_access(void* address, size_t size) {
   }
   make_accessible(address, size);
   return true;
+}
+
+int Memory::mappings(const void* address, size_t size) const {
+  const uintptr_t begin = address_of(address);
+  return static_cast<int>(std::distance(
+      ranges_.lower_bound(begin), ranges_.lower_bound(begin + size)));
 }
 
 const Memory::Range* Memory::find(const void* address, uintptr_t* begin) const {

@@ -45,6 +45,8 @@ class Memory {
   bool map(void* address, size_t size, uint64_t handle);
   bool unmap(void* address, size_t size);
   bool allow_access(void* address, size_t size);
+  // How many physical allocations are mapped from there on.
+  int mappings(const void* address, size_t size) const;
 
   // Whether it is, was or will be device memory.
   bool is_device_address(const void* address) const;

@@ -1,4 +1,5 @@
 // cudart: memory and copies.
+#include "DriverCosts.h"
 #include "Machine.h"
 
 #include <algorithm>
@@ -178,6 +179,7 @@ cudaError_t cudaMalloc(void** address, size_t size) {
   if (settings().devices == 0) {
     return fail(cudaErrorNoDevice);
   }
+  machine.busy_host(kMallocNs);
   *address = machine.memory.allocate(this_thread().device, size);
   return *address == nullptr ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -196,6 +198,7 @@ cudaError_t cudaFree(void* address) {
     return fail(cudaErrorInvalidValue, "cudaFree of what is not allocated");
   }
   machine.synchronize_device(range->device);
+  machine.busy_host(kFreeNs);
   machine.forget(address, range->size);
   return machine.memory.free(address) ? cudaSuccess
                                       : fail(cudaErrorInvalidValue);
@@ -372,29 +375,36 @@ cudaError_t emulatedCudaCreate(int device, size_t size, uint64_t* handle) {
     return fail(cudaErrorInvalidDevice);
   }
   const Lock lock(Machine::get().mutex);
+  Machine::get().busy_host(kCreateNs);
   *handle = Machine::get().memory.create(device, size);
   return *handle == 0 ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 
 cudaError_t emulatedCudaRelease(uint64_t handle) {
   const Lock lock(Machine::get().mutex);
+  Machine::get().busy_host(kReleaseNs);
   REFUSE_VIRTUAL(Machine::get().memory.release(handle));
 }
 
 cudaError_t emulatedCudaMap(void* address, size_t size, uint64_t handle) {
   const Lock lock(Machine::get().mutex);
+  Machine::get().busy_host(kMapNs);
   REFUSE_VIRTUAL(Machine::get().memory.map(address, size, handle));
 }
 
 cudaError_t emulatedCudaUnmap(void* address, size_t size) {
   const Lock lock(Machine::get().mutex);
-  Machine::get().forget(address, size);
-  REFUSE_VIRTUAL(Machine::get().memory.unmap(address, size));
+  Machine& machine = Machine::get();
+  machine.busy_host(kUnmapNs * machine.memory.mappings(address, size));
+  machine.forget(address, size);
+  REFUSE_VIRTUAL(machine.memory.unmap(address, size));
 }
 
 cudaError_t emulatedCudaAllowAccess(void* address, size_t size) {
   const Lock lock(Machine::get().mutex);
-  REFUSE_VIRTUAL(Machine::get().memory.allow_access(address, size));
+  Machine& machine = Machine::get();
+  machine.busy_host(kAllowAccessNs * machine.memory.mappings(address, size));
+  REFUSE_VIRTUAL(machine.memory.allow_access(address, size));
 }
 
 } // extern "C"
