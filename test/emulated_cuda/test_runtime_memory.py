@@ -140,6 +140,28 @@ def test_blocks_that_the_allocator_took_back_are_poisoned():
     assert cuda.download(address, 1536) == b"a" * 512 + b"\xfb" * 512 + b"a" * 512
 
 
+@emulated()
+def test_a_block_that_slides_keeps_the_bytes_that_both_places_share():
+    cuda = Runtime()
+    base = cuda.malloc(PAGE)
+    old, new, size = base + 512, base, 1024
+
+    def mark(call: str, address: int) -> None:
+        getattr(cuda.library, call)(ctypes.c_size_t(address), ctypes.c_size_t(size))
+
+    mark("emulatedCudaMarkInUse", old)
+    cuda.upload(old, b"a" * 512 + b"b" * 512)
+    mark("emulatedCudaMarkInUse", new)
+    with fails(INVALID_VALUE, "overlap"):
+        cuda.cudaMemcpyAsync(new, old, size, ANY_KIND, 0)
+    for part in (0, 512):
+        cuda.cudaMemcpyAsync(new + part, old + part, 512, ANY_KIND, 0)
+    mark("emulatedCudaMarkFree", old)
+    assert cuda.download(new, size) == b"a" * 512 + b"b" * 512
+    with fails(ILLEGAL_ADDRESS, "a block that was freed"):
+        cuda.launch(0, reads=[(new + size, 8)])
+
+
 @emulated(devices=2)
 def test_pointer_attributes():
     cuda = Runtime()

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <iterator>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 namespace emulated_cuda {
 
@@ -357,17 +359,43 @@ std::string Memory::check(const void* address, size_t size, bool is_replay)
 }
 
 void Memory::mark_in_use(const void* address, size_t size) {
-  poisoned_.erase(address_of(address), address_of(address) + size);
+  const uintptr_t begin = address_of(address);
+  poisoned_.erase(begin, begin + size);
+  in_use_.assign(begin, begin + size, begin);
 }
 
 void Memory::mark_free(const void* address, size_t size) {
   if (!is_device_address(address) || find(address) == nullptr || size == 0) {
     return;
   }
-  if (!settings().timing) {
-    std::memset(const_cast<void*>(address), kPoison, size);
+  const uintptr_t begin = address_of(address);
+  const uintptr_t end = begin + size;
+  const auto poison = [&](uintptr_t first, uintptr_t last) {
+    if (first == last) {
+      return;
+    }
+    if (!settings().timing) {
+      std::memset(reinterpret_cast<void*>(first), kPoison, last - first);
+    }
+    poisoned_.assign(first, last, true);
+    in_use_.erase(first, last);
+  };
+  // A block that has slid is given out at its new place before it is taken back
+  // from the old one: the bytes of both are those of the new one.
+  uintptr_t at = begin;
+  std::vector<std::pair<uintptr_t, uintptr_t>> freed;
+  in_use_.for_each(
+      begin, end, [&](uintptr_t first, uintptr_t last, uintptr_t block) {
+        if (block != begin) {
+          freed.emplace_back(at, first);
+          at = last;
+        }
+        return true;
+      });
+  freed.emplace_back(at, end);
+  for (const auto& [first, last] : freed) {
+    poison(first, last);
   }
-  poisoned_.assign(address_of(address), address_of(address) + size, true);
 }
 
 void Memory::fail_allocations(int device, int skip, int count) {

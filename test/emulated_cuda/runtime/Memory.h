@@ -99,6 +99,8 @@ class Memory {
   uint64_t last_handle_ = 0;
   std::vector<Device> devices_;
   IntervalMap<bool> poisoned_;
+  IntervalMap<uintptr_t>
+      in_use_; // where the block begins that the bytes are of
 };
 
 } // namespace emulated_cuda

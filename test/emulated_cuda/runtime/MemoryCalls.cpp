@@ -3,6 +3,7 @@
 #include "Machine.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -82,6 +83,13 @@ cudaError_t perform(const Copy& copy, CUstream_st& stream) {
     }
   }
   const char* name = copy.from == nullptr ? "memset" : "memcpy";
+  // CUDA leaves open what becomes of them.
+  const auto distance =
+      static_cast<const char*>(copy.from) - static_cast<const char*>(copy.to);
+  if (copy.from != nullptr && to_device >= 0 && rows == 1 && distance != 0 &&
+      static_cast<size_t>(std::abs(distance)) < copy.size) {
+    return fail(cudaErrorInvalidValue, "a copy between addresses that overlap");
+  }
   const cudaError_t error =
       machine.launch(stream, name, accesses.data(), accesses.size());
   if (error != cudaSuccess) {
