@@ -107,9 +107,9 @@ std::vector<c10::remat::SegmentView> ManagedDevice::segments(
                           : std::vector<c10::remat::SegmentView>();
 }
 
-c10::remat::CostNs ManagedDevice::copy_cost(Bytes size) const {
-  return cuda_ != nullptr ? cuda_->copy_cost(size)
-                          : DevicePort::copy_cost(size);
+c10::remat::CostNs ManagedDevice::copy_cost(Bytes size, Bytes distance) const {
+  return cuda_ != nullptr ? cuda_->copy_cost(size, distance)
+                          : DevicePort::copy_cost(size, distance);
 }
 
 Bytes ManagedDevice::peak() const {

@@ -66,7 +66,9 @@ class ManagedDevice final : public c10::remat::DevicePort,
   c10::remat::Bytes usage() const override;
   std::vector<c10::remat::SegmentView> segments(
       const c10::remat::MemoryRequest& request) const override;
-  c10::remat::CostNs copy_cost(c10::remat::Bytes size) const override;
+  c10::remat::CostNs copy_cost(
+      c10::remat::Bytes size,
+      c10::remat::Bytes distance) const override;
   bool relieve(const c10::remat::MemoryRequest& request) noexcept override;
   std::string explain_out_of_memory(c10::remat::Bytes size) override;
   bool uses_windows() const override {

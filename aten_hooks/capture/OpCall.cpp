@@ -22,7 +22,8 @@ thread_local OpCall* current_call = nullptr;
 // activations that it was computed from: a gradient evicted now would need the
 // whole forward pass, and backward up to here, a moment later. Only where the
 // pass is itself differentiated (create_graph) are they activations like
-// others.
+// others. On a GPU they are managed from the start, so that they can be moved:
+// an address that is handed out is seen.
 bool makes_gradients() {
   return !at::GradMode::is_enabled() &&
       torch::autograd::get_current_node() != nullptr;
@@ -185,10 +186,16 @@ void OpCall::note_result(
   }
   if (!record_) {
     not_replayable_ = declined_;
-    return;
+    if (device_.is_cpu() || !makes_gradients()) {
+      return;
+    }
   }
   StorageHandle* handle = manage(storage, *engine_);
   handle->streams.made_by_program(current_stream(device_));
+  if (!record_) {
+    engine_->add_leaf(handle->nbytes, handle, /*is_new=*/true);
+    return;
+  }
   fresh_.push_back(handle);
   record_->fresh_outputs.push_back({result, element, storage.nbytes()});
 }

@@ -71,6 +71,18 @@ void prepare_to_free(StorageHandle& handle) noexcept {
       handle.data, memory != nullptr && memory->is_capturing());
 }
 
+// The bytes have been copied to `address` in the order of their stream.
+void set_copied(StorageHandle& handle, void* address) {
+  handle.data =
+      at::DataPtr(address, address, handle.data.get_deleter(), handle.device);
+  handle.streams.made_by_replay(
+      handle.streams.allocated_on(), handle.streams.allocated_on());
+  tell_owner(handle.data, &handle);
+  if (handle.storage != nullptr) {
+    set_address(*handle.storage, address);
+  }
+}
+
 } // namespace
 
 StorageHandle* manage(c10::StorageImpl& storage, Engine& engine) {
@@ -178,15 +190,27 @@ bool StoragePortImpl::move(
   if (address == nullptr) {
     return false;
   }
-  handle.data =
-      at::DataPtr(address, address, handle.data.get_deleter(), handle.device);
-  handle.streams.made_by_replay(
-      handle.streams.allocated_on(), handle.streams.allocated_on());
-  tell_owner(handle.data, &handle);
-  if (handle.storage != nullptr) {
-    set_address(*handle.storage, address);
-  }
+  set_copied(handle, address);
   return true;
+}
+
+bool StoragePortImpl::slide(
+    c10::remat::StorageVersion& version,
+    const void* block) noexcept {
+  StorageHandle& handle = *holder_of(version);
+  auto* memory = c10::remat::cuda_memory(handle.device.index());
+  if (memory == nullptr) {
+    return false;
+  }
+  const auto lock = lock_stream_uses(handle.device);
+  handle.streams.before_eviction(handle.data, memory->is_capturing());
+  void* address = nullptr;
+  const bool copied = memory->slide_down(block, address);
+  if (address != handle.data.get()) {
+    handle.data.release_context(); // it is the same block
+    set_copied(handle, address);
+  }
+  return copied;
 }
 
 void StoragePortImpl::set_version(void* holder, VersionId id) noexcept {

@@ -75,6 +75,8 @@ class StoragePortImpl final : public c10::remat::StoragePort {
       c10::remat::StorageVersion& version,
       const void* block,
       const std::vector<c10::remat::AddressRange>& avoided) noexcept override;
+  bool slide(c10::remat::StorageVersion& version, const void* block) noexcept
+      override;
   void set_version(void* holder, VersionId id) noexcept override;
   VersionId version_of(void* holder) const noexcept override;
   void disown(c10::remat::StorageVersion& version) noexcept override;

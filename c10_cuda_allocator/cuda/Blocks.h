@@ -91,6 +91,32 @@ Bytes bytes_to_map(const Pool& pool, Stream stream, Bytes size, Bytes page) {
   return pages_for(size);
 }
 
+// `block` and the free one before it change places. What follows that one is
+// part of it if it is free, too.
+template <class Block, class Pool, class Merge>
+void swap_with_gap(Block* block, Pool& pool, Merge&& merge) {
+  Block* const gap = block->prev;
+  auto node = pool.blocks.extract(gap); // which is ordered by address
+  block->ptr = gap->ptr;
+  gap->ptr = static_cast<char*>(block->ptr) + block->size;
+  Block* const before = gap->prev;
+  Block* const after = block->next;
+  block->prev = before;
+  block->next = gap;
+  gap->prev = block;
+  gap->next = after;
+  if (before != nullptr) {
+    before->next = block;
+  }
+  if (after != nullptr) {
+    after->prev = gap;
+  }
+  block->context_when_segment_allocated =
+      std::move(gap->context_when_segment_allocated);
+  merge(gap, after);
+  pool.blocks.insert(std::move(node));
+}
+
 // The mapped blocks from `head` on. `owners`: by address of the block.
 template <class Block, class Owners>
 SegmentView view_of(const Block* head, const Owners& owners) {
@@ -103,7 +129,9 @@ SegmentView view_of(const Block* head, const Owners& owners) {
         {block,
          block->size,
          block->allocated && owner != owners.end() ? owner->second : nullptr,
-         is_free(*block)});
+         is_free(*block),
+         // Whoever uses it on another stream may not be waited for.
+         block->expandable_segment_ != nullptr && block->stream_uses.empty()});
   }
   return segment;
 }

@@ -136,6 +136,55 @@ void* CudaMemory<Allocator>::copy_to_free_block(
 }
 
 template <class Allocator>
+bool CudaMemory<Allocator>::slide_down(
+    const void* key,
+    void*& address) noexcept {
+  auto* const block = const_cast<Block*>(static_cast<const Block*>(key));
+  const Guard guard(allocator_.mutex);
+  address = block->ptr;
+  if (!may_evict() || block->prev == nullptr || !block->prev->mapped ||
+      !is_free(*block->prev)) {
+    return true;
+  }
+  char* const from = static_cast<char*>(block->ptr);
+  const size_t size = block->requested_size;
+  const size_t distance = block->prev->size;
+  swap_with_gap(block, *block->pool, [&](Block* gap, Block* after) {
+    allocator_.try_merge_blocks(gap, after, *block->pool);
+  });
+  char* const to = static_cast<char*>(block->ptr);
+  address = to;
+  owners_.erase(from);
+  block_has_moved_(from, block);
+  const auto trace = [&](auto action, const char* where) {
+    allocator_.record_trace(
+        action,
+        reinterpret_cast<size_t>(where),
+        size,
+        block->stream,
+        block->device,
+        block->context_when_allocated);
+  };
+  using Trace = cuda::CUDACachingAllocator::TraceEntry;
+  trace(Trace::ALLOC, to);
+  const cuda::CUDAGuard device_guard(static_cast<DeviceIndex>(device_));
+  cudaError_t error = cudaSuccess;
+  // In pieces that do not overlap, the lowest first: what becomes of
+  // overlapping ones CUDA does not say.
+  for (size_t done = 0; done < size && error == cudaSuccess; done += distance) {
+    error = cudaMemcpyAsync(
+        to + done,
+        from + done,
+        std::min(distance, size - done),
+        cudaMemcpyDeviceToDevice,
+        block->stream);
+  }
+  trace(Trace::FREE_REQUESTED, from);
+  trace(Trace::FREE_COMPLETED, from);
+  return error == cudaSuccess;
+}
+
+template <class Allocator>
 std::vector<SegmentView> CudaMemory<Allocator>::segments(
     const MemoryRequest& request) const {
   const Guard guard(allocator_.mutex);

@@ -52,8 +52,11 @@ class CudaMemory final : public DeviceMemory {
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
 
-  void register_as(int device) {
+  // `block_has_moved(from, block)` tells the allocator of all devices.
+  template <class BlockHasMoved>
+  void register_as(int device, BlockHasMoved block_has_moved) {
     device_ = device;
+    block_has_moved_ = std::move(block_has_moved);
     register_cuda_memory(device, this);
   }
 
@@ -152,6 +155,10 @@ class CudaMemory final : public DeviceMemory {
     const Guard guard(allocator_.mutex);
     allocator_.stats.reserved_bytes[0].reset_peak();
   }
+  int64_t driver_calls() const noexcept override {
+    const Guard guard(allocator_.mutex);
+    return allocator_.stats.num_device_alloc + allocator_.stats.num_device_free;
+  }
   void set_limit(Bytes limit, PressureHandler* handler) noexcept override {
     const bool uses_windows = handler != nullptr && handler->uses_windows();
     // With a largest size to split most of a long segment would go unused.
@@ -181,9 +188,11 @@ class CudaMemory final : public DeviceMemory {
   void* copy_to_free_block(
       const void* key,
       const std::vector<AddressRange>& avoided) noexcept override;
-  CostNs copy_cost(Bytes size) const noexcept override {
+  bool slide_down(const void* key, void*& address) noexcept override;
+  CostNs copy_cost(Bytes size, Bytes distance) const noexcept override {
     // GB/s are bytes per ns; each byte is read and written.
-    return kLaunchNs +
+    const auto launches = static_cast<CostNs>((size + distance - 1) / distance);
+    return launches * kLaunchNs +
         static_cast<CostNs>(2 * static_cast<double>(size) / bytes_per_ns_);
   }
   void release_free_memory() override {
@@ -302,8 +311,11 @@ class CudaMemory final : public DeviceMemory {
   template <class Params>
   bool use_other_placement(Params& params);
 
+  using Block = typename Allocator::remat_block;
+
   Allocator& allocator_;
   int device_ = -1;
+  std::function<void(void*, Block*)> block_has_moved_;
   // The rest is guarded by the allocator's lock.
   Bytes limit_ = Config::kUnlimited;
   PressureHandler* handler_ = nullptr;

@@ -15,9 +15,7 @@ struct MemoryRequest {
   Bytes size = 0; // of the block, as the allocator rounds it
   // Bytes by which usage would pass the limit with a new segment for it.
   Bytes shortage = 0;
-  // Reserved, but in use by nobody. If `size` is less, only fragmentation
-  // stands in the way.
-  Bytes unused = 0;
+  Bytes unused = 0; // reserved, but in use by nobody
   Bytes reserved = 0; // in use or not
   // What the allocator needs to tell which blocks could serve the request;
   // null: there is none, only the shortage.
@@ -31,6 +29,7 @@ struct BlockView {
   Bytes size = 0;
   void* owner = nullptr; // as told to `DeviceMemory::set_owner`
   bool free = false;
+  bool slides = false; // DeviceMemory::slide_down may be called for it
 };
 
 // Neighboring memory, its blocks in the order of addresses.
@@ -78,6 +77,8 @@ class DeviceMemory {
   // The most since `reset_peak`.
   virtual Bytes peak() const noexcept = 0;
   virtual void reset_peak() noexcept = 0;
+  // How often the driver was asked for memory or given some back.
+  virtual int64_t driver_calls() const noexcept = 0;
 
   // At most `limit` bytes are in use from now on: `handler`, which must outlive
   // the limit, is asked before that would be passed, and when the device itself
@@ -107,8 +108,14 @@ class DeviceMemory {
   virtual void* copy_to_free_block(
       const void* key,
       const std::vector<AddressRange>& avoided) noexcept = 0;
-  // How long the device takes to copy that much, about.
-  virtual CostNs copy_cost(Bytes size) const noexcept = 0;
+  // The block that `key` names, which has an owner, changes places with the
+  // free one before it, if there is one: the bytes are copied in the order of
+  // the stream that both are of. Sets `address` to where it is then. False if
+  // copying failed.
+  virtual bool slide_down(const void* key, void*& address) noexcept = 0;
+  // How long the device takes to copy that much, about, to a place `distance`
+  // bytes away.
+  virtual CostNs copy_cost(Bytes size, Bytes distance) const noexcept = 0;
 
   // The segments that matter for `request`. Takes the allocator's lock; the
   // engine's, if held, comes first.

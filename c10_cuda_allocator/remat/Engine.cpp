@@ -176,6 +176,7 @@ VersionId Engine::replace_written(VersionId old) {
   StorageVersion& from = graph[old];
   StorageVersion& to = graph[id];
   to.escaped = from.escaped;
+  to.hidden = from.hidden;
   to.user_pins = from.user_pins;
   to.resident = true;
   state_.resident += from.resident ? 0 : to.size;
@@ -272,6 +273,7 @@ VersionIds Engine::add_results(
         graph.add_version(fresh.size, fresh.holder, state_.now);
     graph.own(id);
     graph[id].resident = true;
+    graph[id].hidden = true;
     state_.resident += fresh.size;
     graph[id].epoch = state_.epoch;
     state_.storage.set_version(fresh.holder, id);

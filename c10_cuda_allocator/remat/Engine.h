@@ -119,8 +119,9 @@ class REMAT_API Engine {
 
   // --- storages met outside ops ---
 
-  // A storage that no recorded op produced.
-  VersionId add_leaf(Bytes size, void* holder);
+  // A storage that no recorded op produced. `is_new`: no other code has seen
+  // it.
+  VersionId add_leaf(Bytes size, void* holder, bool is_new = false);
 
   // A leaf of autograd holds `id`. If that was made from nothing (initialized),
   // it becomes a leaf: parameters are read all the time and never worth

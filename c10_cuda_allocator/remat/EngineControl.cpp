@@ -46,6 +46,9 @@ void Engine::retire() {
     }
   }
   state_.unpin(pinned, garbage);
+  // From now on nobody sees who is told an address.
+  state_.graph.for_each_version(
+      [&](VersionId id) { state_.graph[id].hidden = false; });
 }
 
 void Engine::note_cost(uint64_t signature, CostNs cost) {

@@ -52,6 +52,13 @@ struct EngineState {
     return id && graph.is_spare(id) ? id : VersionId{};
   }
 
+  // What lies in `block`, if it can be somewhere else.
+  VersionId movable_in(const BlockView& block) const noexcept {
+    const VersionId id =
+        block.owner == nullptr ? VersionId{} : storage.version_of(block.owner);
+    return id && graph.is_movable(id) ? id : VersionId{};
+  }
+
   // `id` has its bytes back.
   void rematerialized(VersionId id, std::unique_ptr<Buffer> buffer);
 

@@ -51,11 +51,12 @@ bool Engine::declare_parameter(VersionId id) {
   return true;
 }
 
-VersionId Engine::add_leaf(Bytes size, void* holder) {
+VersionId Engine::add_leaf(Bytes size, void* holder, bool is_new) {
   const Lock lock(state_.mutex);
   const VersionId id = state_.graph.add_version(size, holder, state_.now);
   state_.graph.own(id);
   state_.graph[id].resident = true;
+  state_.graph[id].hidden = is_new;
   state_.resident += size;
   state_.storage.set_version(holder, id);
   if (state_.trace.is_on()) {

@@ -36,6 +36,13 @@ class StoragePort {
       const std::vector<AddressRange>& /*avoided*/) noexcept {
     return false;
   }
+  // The same over free bytes before the block; see DeviceMemory::slide_down.
+  // False: its content may be lost.
+  virtual bool slide(
+      StorageVersion& /*version*/,
+      const void* /*block*/) noexcept {
+    return false;
+  }
   // `holder` holds `id` from now on, and what it holds now. Threads that share
   // a storage may be about to name a version that a write has just replaced.
   virtual void set_version(void* holder, VersionId id) noexcept = 0;
@@ -57,7 +64,7 @@ class DevicePort {
     return {};
   }
   // See DeviceMemory::copy_cost. Asked only of a device that has segments.
-  virtual CostNs copy_cost(Bytes /*size*/) const {
+  virtual CostNs copy_cost(Bytes /*size*/, Bytes /*distance*/) const {
     return std::numeric_limits<CostNs>::max();
   }
 };

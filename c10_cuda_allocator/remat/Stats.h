@@ -12,8 +12,8 @@ namespace c10::remat {
 struct Counters {
   uint64_t ops_captured = 0;
   uint64_t evictions = 0;
-  // Of those, for a request that the free bytes of the device would have served
-  // had they been in one place.
+  // Of those, for a request that the free bytes of the segments that serve it
+  // would have served, had they been in one place.
   uint64_t fragmentation_evictions = 0;
   // Sums over the requests that memory was evicted for: what was reserved, and
   // what of that was free but of no use for the request.

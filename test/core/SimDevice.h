@@ -127,7 +127,7 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
       const MemoryRequest& request) const override {
     return list_segments ? list_segments(request) : std::vector<SegmentView>();
   }
-  CostNs copy_cost(Bytes) const override {
+  CostNs copy_cost(Bytes, Bytes) const override {
     return copy_ns;
   }
   bool move(
@@ -136,6 +136,10 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
       const std::vector<AddressRange>& avoided) noexcept override {
     REMAT_ASSERT(holder_of(version).value);
     return move_bytes && move_bytes(block, avoided);
+  }
+  bool slide(StorageVersion& version, const void* block) noexcept override {
+    REMAT_ASSERT(holder_of(version).value);
+    return slide_bytes && slide_bytes(block);
   }
 
   std::unique_ptr<Buffer> copy(const StorageVersion& version) override {
@@ -194,6 +198,7 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
   std::function<std::vector<SegmentView>(const MemoryRequest&)> list_segments;
   CostNs copy_ns = std::numeric_limits<CostNs>::max();
   std::function<bool(const void*, const std::vector<AddressRange>&)> move_bytes;
+  std::function<bool(const void*)> slide_bytes;
   Engine* engine = nullptr;
   Bytes used = 0;
   Bytes peak = 0;

@@ -53,11 +53,11 @@ class SimProgram {
     device.engine = &engine;
   }
 
-  Var leaf(Bytes size) {
+  Var leaf(Bytes size, bool is_new = false) {
     device.allocate(size);
     const uint64_t value = mix(next_tag_++, 7);
     SimHolder* holder = device.make_holder(size, value);
-    return bind(engine.add_leaf(size, holder), holder, value);
+    return bind(engine.add_leaf(size, holder, is_new), holder, value);
   }
 
   // Runs an op as capture does. Returns the fresh storages.

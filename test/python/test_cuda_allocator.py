@@ -178,6 +178,105 @@ def test_bytes_that_other_streams_use_are_moved_in_their_order() -> None:
     del large
 
 
+Operands = tuple[torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture
+def operands() -> Operands:
+    """Of products whose making takes far longer than copying them."""
+    torch.manual_seed(0)
+    shapes = ((1024, 4096), (4096, 1024))
+    return tuple(torch.rand(shape, device="cuda") for shape in shapes)
+
+
+def _products_between_gaps(operands: Operands) -> list[torch.Tensor]:
+    """Fills the budget with products of 4 MiB and gaps of 1.5 MiB between them."""
+    a, b = operands
+    remat.enable(torch.cuda.memory_reserved() + 28 * MiB, device="cuda")
+    products, spacers = [], []
+    for i in range(5):
+        products.append(torch.addmm(b[:1024], a, b, beta=i))
+        spacers.append(a[:96] * 2.0)
+    del spacers
+    remat.reset_stats("cuda")
+    return products
+
+
+def test_blocks_slide_until_the_gaps_lie_together(operands: Operands) -> None:
+    a, b = operands
+    expected = [torch.addmm(b[:1024], a, b, beta=i).cpu() for i in range(5)]
+    torch.cuda.empty_cache()
+    products = _products_between_gaps(operands)
+    torch.cuda.memory._record_memory_history()
+    large = torch.zeros(1088, 1024, device="cuda")  # three gaps
+    history = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    stats = remat.stats("cuda")
+    assert (stats.moves, stats.moved_bytes, stats.evictions) == (2, 8 * MiB, 0)
+    actions = [entry["action"] for entry in history if entry["size"] == 4 * MiB]
+    assert actions == ["alloc", "free_requested", "free_completed"] * 2
+    large.fill_(1)
+    for value, plain in zip(products, expected, strict=True):
+        assert torch.equal(value.cpu(), plain)
+    before = torch.cuda.memory_allocated()
+    del value, products  # the allocator finds each where it is now
+    assert torch.cuda.memory_allocated() == before - 5 * 4 * MiB
+
+
+def test_what_the_program_knows_the_address_of_stays(operands: Operands) -> None:
+    products = _products_between_gaps(operands)
+    addresses = [products[i].data_ptr() for i in (1, 3)]
+    expected = [products[i].cpu() for i in (1, 3)]
+    large = torch.zeros(1088, 1024, device="cuda")
+    stats = remat.stats("cuda")
+    assert stats.moves + stats.evictions > 0
+    assert [products[i].data_ptr() for i in (1, 3)] == addresses
+    for i, plain in zip((1, 3), expected, strict=True):
+        assert torch.equal(products[i].cpu(), plain)
+    del large
+
+
+def test_bytes_that_other_streams_use_slide_in_their_order(operands: Operands) -> None:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        products = _products_between_gaps(operands)
+    torch.cuda.current_stream().wait_stream(side)
+    total = torch.zeros((), device="cuda")
+    for value in products:
+        total += value.sum()  # read on this stream, allocated on the other
+    with torch.cuda.stream(side):
+        large = torch.zeros(1088, 1024, device="cuda")
+    assert remat.stats("cuda").moves == 2
+    again = torch.zeros((), device="cuda")
+    for value in products:
+        again += value.sum()  # orders nothing itself
+    assert torch.equal(total, again)
+    del large
+
+
+def test_gradients_slide() -> None:
+    torch.manual_seed(0)
+    weight, row, given = (torch.rand(MiB, device="cuda") for _ in range(3))
+    weight.requires_grad_()
+    remat.enable(torch.cuda.memory_reserved() + 24 * MiB, device="cuda")
+    gradients, spacers = [], []
+    for _ in range(3):
+        product = weight * row  # leaves a gap before the gradient
+        gradients += torch.autograd.grad(product, weight, given)
+        del product
+        spacers.append(row[: 3 * MiB // 4] * 2.0)
+    del spacers
+    remat.reset_stats("cuda")
+    large = torch.zeros(33 * MiB // 16, device="cuda")  # three gaps
+    stats = remat.stats("cuda")
+    assert (stats.moves, stats.evictions) == (2, 0)
+    large.fill_(1)
+    expected = row.cpu() * given.cpu()
+    for gradient in gradients:
+        assert torch.equal(gradient.cpu(), expected)
+
+
 def test_a_step_that_repeats_asks_nothing_of_the_driver() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(

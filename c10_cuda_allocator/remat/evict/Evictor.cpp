@@ -1,7 +1,5 @@
 #include "Evictor.h"
 
-#include "WindowChooser.h"
-
 #include <algorithm>
 #include <vector>
 
@@ -74,7 +72,7 @@ double Evictor::moving_share(
     return 1;
   }
   const CostNs making = state_.graph[state_.graph[id].producer].cost;
-  const CostNs copying = state_.device.copy_cost(block.size);
+  const CostNs copying = state_.device.copy_cost(block.size, block.size);
   return copying < making
       ? static_cast<double>(copying) / static_cast<double>(making)
       : 1;
@@ -96,9 +94,88 @@ double Evictor::price(
       moving_share(block, id, largest_free);
 }
 
+CostNs Evictor::clearing_ns(const BlockView& block, Bytes largest_free)
+    const noexcept {
+  if (block.free) {
+    return 0;
+  }
+  const VersionId id = state_.storage.version_of(block.owner);
+  return moving_share(block, id, largest_free) < 1
+      ? state_.device.copy_cost(block.size, block.size)
+      : state_.graph[state_.graph[id].producer].cost;
+}
+
+// Note [What sliding costs]
+// Nobody knows the address of what is managed, unless it was handed out: not of
+// evictable bytes, nor of leaves such as gradients and the state of an
+// optimizer. So all of them can be copied by any distance, until the gaps of a
+// window lie together. `per_ns` says what a nanosecond costs in the unit of
+// prices: what the cheapest window without sliding costs over what clearing it
+// takes. The distance is at least that of the last gap before.
+void Evictor::price_slides(
+    const Segments& segments,
+    double per_ns,
+    std::vector<PricedSegment>& priced) const noexcept {
+  for (size_t number = 0; number < segments.size(); ++number) {
+    const std::vector<BlockView>& blocks = segments[number].blocks;
+    Bytes gap = 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i].free) {
+        gap = blocks[i].size;
+      } else if (blocks[i].slides && state_.movable_in(blocks[i])) {
+        priced[number].blocks[i].slide_cost = per_ns *
+            static_cast<double>(state_.device.copy_cost(
+                blocks[i].size, gap == 0 ? blocks[i].size : gap));
+      }
+    }
+  }
+}
+
+std::vector<Window> Evictor::choose(
+    const MemoryRequest& request,
+    const Segments& segments,
+    Bytes largest_free,
+    bool allow_locked) const noexcept {
+  std::vector<PricedSegment> priced;
+  double price_of_all = 0;
+  CostNs time_of_all = 0;
+  for (const SegmentView& segment : segments) {
+    PricedSegment& entry = priced.emplace_back();
+    entry.serves_request = segment.serves_request;
+    entry.releasable = segment.releasable;
+    for (const BlockView& block : segment.blocks) {
+      const double cost = price(block, largest_free, allow_locked);
+      entry.blocks.push_back({block.size, cost});
+      if (cost != PricedBlock::kBlocked) {
+        price_of_all += cost;
+        time_of_all += clearing_ns(block, largest_free);
+      }
+    }
+  }
+  WindowChoice cleared = choose_windows(priced, request.size, request.shortage);
+  if (!state_.policy->moves_blocks()) {
+    return std::move(cleared.windows);
+  }
+  double price = price_of_all;
+  CostNs time = time_of_all;
+  if (!cleared.windows.empty()) {
+    price = cleared.cost;
+    time = 0;
+    for (const Window& window : cleared.windows) {
+      for (size_t i = window.first; i < window.end; ++i) {
+        time += clearing_ns(segments[window.segment].blocks[i], largest_free);
+      }
+    }
+  }
+  const double per_ns =
+      time > 0 && price > 0 ? price / static_cast<double>(time) : 1;
+  price_slides(segments, per_ns, priced);
+  return choose_windows(priced, request.size, request.shortage).windows;
+}
+
 Bytes Evictor::clear_windows(
     const MemoryRequest& request,
-    const std::vector<SegmentView>& segments,
+    const Segments& segments,
     bool allow_locked) noexcept {
   Bytes largest_free = 0;
   for (const SegmentView& segment : segments) {
@@ -108,18 +185,8 @@ Bytes Evictor::clear_windows(
       }
     }
   }
-  std::vector<PricedSegment> priced;
-  for (const SegmentView& segment : segments) {
-    PricedSegment& entry = priced.emplace_back();
-    entry.serves_request = segment.serves_request;
-    entry.releasable = segment.releasable;
-    for (const BlockView& block : segment.blocks) {
-      entry.blocks.push_back(
-          {block.size, price(block, largest_free, allow_locked)});
-    }
-  }
   const std::vector<Window> windows =
-      choose_windows(priced, request.size, request.shortage);
+      choose(request, segments, largest_free, allow_locked);
   std::vector<AddressRange> cleared;
   for (const Window& window : windows) {
     AddressRange& range = cleared.emplace_back();
@@ -133,31 +200,66 @@ Bytes Evictor::clear_windows(
   }
   Bytes freed = 0;
   for (const Window& window : windows) {
+    const std::vector<BlockView>& blocks = segments[window.segment].blocks;
     for (size_t i = window.first; i < window.end; ++i) {
-      const BlockView& block = segments[window.segment].blocks[i];
-      if (block.free) {
-        continue;
+      const bool slides =
+          std::binary_search(window.sliding.begin(), window.sliding.end(), i);
+      if (!slides && !blocks[i].free) {
+        freed += blocks[i].size;
+        clear(blocks[i], largest_free, cleared);
       }
-      freed += block.size;
-      const VersionId id = state_.storage.version_of(block.owner);
-      if (moving_share(block, id, largest_free) < 1 &&
-          state_.storage.move(state_.graph[id], block.key, cleared)) {
-        ++state_.counters.moves;
-        state_.counters.moved_bytes += block.size;
-      } else {
-        state_.evict(id);
-      }
+    }
+    // From the lowest on, so that each finds the gaps before it in one.
+    for (const size_t i : window.sliding) {
+      freed += slide(blocks[i]) ? blocks[i].size : 0;
     }
   }
   return freed;
+}
+
+void Evictor::clear(
+    const BlockView& block,
+    Bytes largest_free,
+    const std::vector<AddressRange>& avoided) noexcept {
+  const VersionId id = state_.storage.version_of(block.owner);
+  if (moving_share(block, id, largest_free) < 1 &&
+      state_.storage.move(state_.graph[id], block.key, avoided)) {
+    count_move(block);
+  } else {
+    state_.evict(id);
+  }
+}
+
+bool Evictor::slide(const BlockView& block) noexcept {
+  const VersionId id = state_.storage.version_of(block.owner);
+  if (state_.storage.slide(state_.graph[id], block.key)) {
+    count_move(block);
+    return true;
+  }
+  if (state_.graph.is_evictable(id)) {
+    state_.evict(id);
+    return true;
+  }
+  return false; // the device is lost, as the program's next call will tell it
+}
+
+void Evictor::count_move(const BlockView& block) noexcept {
+  ++state_.counters.moves;
+  state_.counters.moved_bytes += block.size;
 }
 
 Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
   Counters& counters = state_.counters;
   const uint64_t before = counters.evictions;
   Bytes freed = 0;
+  const Segments segments = state_.device.segments(request);
+  Bytes free = 0; // where the request could be served
+  for (const SegmentView& segment : segments) {
+    for (const BlockView& block : segment.blocks) {
+      free += segment.serves_request && block.free ? block.size : 0;
+    }
+  }
   if (state_.config.windows) {
-    const std::vector<SegmentView> segments = state_.device.segments(request);
     for (const bool allow_locked : {false, true}) {
       freed =
           freed > 0 ? freed : clear_windows(request, segments, allow_locked);
@@ -172,7 +274,7 @@ Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
     counters.reserved_at_requests += request.reserved;
     counters.unused_at_requests += request.unused;
   }
-  if (request.size > 0 && request.unused >= request.size) {
+  if (request.size > 0 && free >= request.size) {
     counters.fragmentation_evictions += counters.evictions - before;
   }
   return freed;

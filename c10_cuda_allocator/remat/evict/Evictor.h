@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../EngineState.h"
+#include "WindowChooser.h"
 
 namespace c10::remat {
 
@@ -24,18 +25,37 @@ class Evictor {
   Bytes evict_all() noexcept;
 
  private:
+  using Segments = std::vector<SegmentView>;
+
   Bytes evict_reserved(Bytes wanted) noexcept;
   // What clearing the block costs; see Note [The price of a window].
   double price(const BlockView& block, Bytes largest_free, bool allow_locked)
       const noexcept;
-  // The part of that cost which is left if its bytes are moved; 1: they are
-  // not.
+  // How long clearing it takes, in the end.
+  CostNs clearing_ns(const BlockView& block, Bytes largest_free) const noexcept;
+  // The part of its price that is left if its bytes are moved; 1: they are not.
   double moving_share(const BlockView& block, VersionId id, Bytes largest_free)
       const noexcept;
+  // See Note [What sliding costs].
+  void price_slides(
+      const Segments& segments,
+      double per_ns,
+      std::vector<PricedSegment>& priced) const noexcept;
+  std::vector<Window> choose(
+      const MemoryRequest& request,
+      const Segments& segments,
+      Bytes largest_free,
+      bool allow_locked) const noexcept;
   Bytes clear_windows(
       const MemoryRequest& request,
-      const std::vector<SegmentView>& segments,
+      const Segments& segments,
       bool allow_locked) noexcept;
+  void clear(
+      const BlockView& block,
+      Bytes largest_free,
+      const std::vector<AddressRange>& avoided) noexcept;
+  bool slide(const BlockView& block) noexcept;
+  void count_move(const BlockView& block) noexcept;
 
   EngineState& state_;
 };

@@ -9,7 +9,11 @@ Bytes largest_hole(const EngineState& state) {
   for (const SegmentView& segment : state.device.segments(MemoryRequest{})) {
     Bytes hole = 0;
     for (const BlockView& block : segment.blocks) {
-      hole = block.free || state.spare_in(block) ? hole + block.size : 0;
+      if (block.free || state.spare_in(block)) {
+        hole += block.size;
+      } else if (!block.slides || !state.movable_in(block)) {
+        hole = 0;
+      }
       largest = std::max(largest, hole);
     }
   }

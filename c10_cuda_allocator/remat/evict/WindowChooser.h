@@ -4,7 +4,6 @@
 #include "../Ids.h"
 
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 namespace c10::remat {
@@ -14,14 +13,18 @@ struct Window {
   size_t segment;
   size_t first;
   size_t end; // one past the last
+  // Of these, ascending, those whose bytes stay: they slide to the lower end
+  // once the others are free.
+  std::vector<size_t> sliding = {};
 };
 
 // A block as the choice sees it.
 struct PricedBlock {
-  static constexpr double kBlocked = -1; // cannot be freed
+  static constexpr double kBlocked = -1; // cannot be done
 
   Bytes size = 0;
   double cost = 0; // of clearing it; 0: it is free
+  double slide_cost = kBlocked; // of sliding it
 };
 
 struct PricedSegment {
@@ -30,13 +33,18 @@ struct PricedSegment {
   bool releasable = false;
 };
 
+struct WindowChoice {
+  std::vector<Window> windows; // empty: there is none
+  double cost = 0;
+};
+
 // What to clear so that a block of `size` bytes fits: either a window of
 // neighboring blocks of a segment that serves the request (Coop: Zhang et al.,
 // "Coop: Memory is not a Commodity", NeurIPS 2023), or whole segments of at
 // least `shortage` bytes, which can be given back and had again as one. The
-// cheapest; a window where both cost the same, and the first of those. One pass
-// over the blocks of each segment. Empty: there is none.
-REMAT_API std::vector<Window> choose_windows(
+// cheapest; a window where both cost the same, and the first of those. A few
+// passes over the blocks of each segment; one if none can slide.
+REMAT_API WindowChoice choose_windows(
     const std::vector<PricedSegment>& segments,
     Bytes size,
     Bytes shortage);

@@ -63,6 +63,13 @@ class OpGraph {
     return is_evictable(id) && (*this)[id].reservations == 0;
   }
 
+  // May its bytes lie elsewhere from now on? Leaves may, too.
+  bool is_movable(VersionId id) const {
+    const StorageVersion& version = (*this)[id];
+    return version.resident && version.hidden && version.pins == 0 &&
+        version.user_pins == 0 && !version.escaped;
+  }
+
   // Forgets how `id`, which is resident or unneeded, was made.
   void make_leaf(VersionId id, Garbage& garbage);
 

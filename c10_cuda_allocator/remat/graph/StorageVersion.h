@@ -35,6 +35,8 @@ struct StorageVersion {
   // Not owned, resident, not a leaf, and evictable.
   bool kept = false;
   bool escaped = false; // its address may be kept: never evicted
+  // Managed since it was made: nobody knows its address, unless it escaped.
+  bool hidden = false;
 };
 
 // Its bytes serve the program, or replays to come.

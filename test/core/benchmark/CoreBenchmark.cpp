@@ -315,7 +315,7 @@ void print_window_choices() {
     Times times;
     for (int i = 0; i < 200; ++i) {
       const auto start = Clock::now();
-      const auto chosen = choose_windows(segments, 100, 1u << 30);
+      const auto chosen = choose_windows(segments, 100, 1u << 30).windows;
       times.samples.push_back(ns_since(start));
       REMAT_ASSERT(!chosen.empty());
     }

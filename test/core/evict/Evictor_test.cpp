@@ -13,7 +13,11 @@ std::vector<BlockView> blocks_of(const SimDevice& device) {
   std::vector<BlockView> blocks;
   for (const auto& holder : device.holders) {
     blocks.push_back(
-        {holder.get(), holder->size, holder.get(), /*free=*/!holder->value});
+        {holder.get(),
+         holder->size,
+         holder.get(),
+         /*free=*/!holder->value,
+         /*slides=*/true});
   }
   return blocks;
 }
@@ -22,13 +26,14 @@ std::vector<BlockView> blocks_of(const SimDevice& device) {
 constexpr uintptr_t kAddress = 1000;
 
 struct OneSegment {
-  explicit OneSegment(SimProgram& program) : program(program) {
-    program.device.list_segments = [this](const MemoryRequest&) {
+  explicit OneSegment(SimProgram& program, bool takes_moves = true)
+      : program(program) {
+    program.device.list_segments = [this, takes_moves](const MemoryRequest&) {
       SegmentView segment;
       segment.blocks = blocks_of(this->program.device);
       segment.serves_request = true;
       segment.address = kAddress;
-      segment.takes_moves = true;
+      segment.takes_moves = takes_moves;
       return std::vector<SegmentView>{segment};
     };
   }
@@ -46,11 +51,10 @@ TEST(EvictorTest, FreesNeighborsForARequestThatNoBlockServes) {
   MemoryRequest request;
   request.size = 300;
   request.shortage = 300;
-  request.unused = 400;
   EXPECT_EQ(program.engine.relieve_request(request), 300U);
   const auto counters = program.engine.counters();
   EXPECT_EQ(counters.evictions, 3U);
-  EXPECT_EQ(counters.fragmentation_evictions, 3U);
+  EXPECT_EQ(counters.fragmentation_evictions, 0U); // nothing was free
   // Three in a row.
   const auto blocks = blocks_of(program.device);
   size_t first = 0;
@@ -141,6 +145,10 @@ TEST(EvictorTest, CoopEvictsNeighborsAndMovesNothing) {
     ADD_FAILURE();
     return true;
   };
+  program.device.slide_bytes = [&](const void*) {
+    ADD_FAILURE();
+    return true;
+  };
   const uint64_t evictions = program.engine.counters().evictions;
   MemoryRequest request;
   request.size = 200;
@@ -149,6 +157,95 @@ TEST(EvictorTest, CoopEvictsNeighborsAndMovesNothing) {
   EXPECT_EQ(program.engine.counters().evictions, evictions + 1);
   for (const Var var : made) {
     EXPECT_TRUE(program.holds_expected(var));
+  }
+}
+
+TEST(EvictorTest, CountsWhatIsEvictedThoughFreeBytesWouldHaveServed) {
+  for (const bool serves : {true, false}) {
+    SimProgram program(/*capacity=*/1 << 20);
+    values_with_holes(program); // three of 100
+    program.device.list_segments = [&](const MemoryRequest&) {
+      std::vector<SegmentView> segments(2);
+      segments[0].blocks = blocks_of(program.device);
+      segments[0].serves_request = serves;
+      segments[1].releasable = true;
+      return segments;
+    };
+    for (const Bytes size : {200, 500}) {
+      const auto before = program.engine.counters();
+      MemoryRequest request;
+      request.size = size;
+      request.shortage = size;
+      EXPECT_GT(program.engine.relieve_request(request), 0U);
+      const auto after = program.engine.counters();
+      const uint64_t evicted = after.evictions - before.evictions;
+      EXPECT_GT(evicted, 0u);
+      EXPECT_EQ(
+          after.fragmentation_evictions - before.fragmentation_evictions,
+          serves && size == 200 ? evicted : 0);
+    }
+  }
+}
+
+// A new leaf between two gaps, values that are dear to make on both sides.
+struct LeafBetweenGaps {
+  explicit LeafBetweenGaps(bool is_new) {
+    const Var seed = program.leaf(1);
+    std::vector<Var> made;
+    for (int i = 0; i < 4; ++i) {
+      made.push_back(program.op1({seed}, 100, /*cost=*/1000));
+    }
+    leaf = program.leaf(100, is_new);
+    for (int i = 0; i < 4; ++i) {
+      made.push_back(program.op1({seed}, 100, /*cost=*/1000));
+    }
+    for (const int i : {2, 3, 4}) {
+      program.evict(made[i]);
+    }
+    evictions = program.engine.counters().evictions;
+    program.device.copy_ns = 10;
+    program.device.slide_bytes = [this](const void* block) {
+      slid.push_back(block);
+      return true;
+    };
+    request.size = 300;
+    request.shortage = 300;
+  }
+
+  uint64_t evicted() const {
+    return program.engine.counters().evictions - evictions;
+  }
+
+  SimProgram program{/*capacity=*/1 << 20};
+  Var leaf;
+  uint64_t evictions = 0;
+  std::vector<const void*> slid;
+  MemoryRequest request;
+};
+
+TEST(EvictorTest, SlidesUntilTheGapsLieTogether) {
+  LeafBetweenGaps gaps(/*is_new=*/true);
+  const OneSegment segment(gaps.program, /*takes_moves=*/false);
+  EXPECT_GT(gaps.program.engine.relieve_request(gaps.request), 0U);
+  EXPECT_EQ(gaps.slid.size(), 1u);
+  EXPECT_EQ(gaps.program.engine.counters().moves, 1u);
+  EXPECT_EQ(gaps.evicted(), 0u);
+  gaps.program.check_invariants();
+}
+
+TEST(EvictorTest, WhatOthersMayKnowTheAddressOfDoesNotSlide) {
+  LeafBetweenGaps unseen(/*is_new=*/false);
+  LeafBetweenGaps escaped(/*is_new=*/true);
+  escaped.program.engine.escape(
+      escaped.program.id(escaped.leaf), /*for_good=*/true);
+  LeafBetweenGaps pinned(/*is_new=*/true);
+  pinned.program.engine.pin_by_user(pinned.program.id(pinned.leaf));
+  for (LeafBetweenGaps* gaps : {&unseen, &escaped, &pinned}) {
+    const OneSegment segment(gaps->program, /*takes_moves=*/false);
+    EXPECT_GT(gaps->program.engine.relieve_request(gaps->request), 0U);
+    EXPECT_TRUE(gaps->slid.empty());
+    EXPECT_GT(gaps->evicted(), 0u);
+    gaps->program.check_invariants();
   }
 }
 

@@ -17,6 +17,7 @@ void lay_out(SimProgram& program, size_t in_first) {
       block.size = holder->size;
       block.owner = holder.get();
       block.free = !holder->value;
+      block.slides = true;
       segments[place++ < in_first ? 0 : 1].blocks.push_back(block);
     }
     return segments;
@@ -38,6 +39,18 @@ TEST(LargestHoleTest, IsWhatNeighborsMakeTogether) {
   EXPECT_EQ(program.engine.census().largest_hole, 200U);
   EXPECT_TRUE(program.engine.evict(program.id(made[2])));
   EXPECT_EQ(program.engine.census().largest_hole, 200U); // free counts, too
+}
+
+TEST(LargestHoleTest, ReachesOverWhatSlides) {
+  SimProgram program(/*capacity=*/1 << 20);
+  const Var leaf = program.leaf(100, /*is_new=*/true);
+  program.op1({leaf}, 100);
+  const Var between = program.leaf(100, /*is_new=*/true);
+  program.op1({leaf}, 100);
+  lay_out(program, 4);
+  EXPECT_EQ(program.engine.census().largest_hole, 200U);
+  program.engine.pin_by_user(program.id(between));
+  EXPECT_EQ(program.engine.census().largest_hole, 100U);
 }
 
 TEST(LargestHoleTest, IsNoneWithoutNeighbors) {
