@@ -70,8 +70,9 @@ void OpStopwatch::start(ManagedDevice& device, uint64_t signature) {
 
 c10::remat::CostNs OpStopwatch::stop() {
   if (sample_ != nullptr) {
-    device_->timer().stop(std::move(sample_));
-    timed_ops().count(signature_);
+    if (device_->timer().stop(std::move(sample_))) {
+      timed_ops().count(signature_);
+    }
     return 0;
   }
   if (!is_timed_ || !is_on_cpu_) {

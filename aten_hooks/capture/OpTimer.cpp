@@ -2,6 +2,8 @@
 
 #include "StreamUse.h"
 
+#include <c10/remat/DeviceMemory.h>
+
 #include <algorithm>
 
 namespace at::remat {
@@ -22,14 +24,26 @@ std::unique_ptr<OpTimer::Sample> OpTimer::start(uint64_t signature) {
     sample = std::make_unique<Sample>(device_.type(), signature);
   }
   sample->signature = signature;
+  sample->driver_calls = driver_calls();
   sample->start.record(*current_stream(device_));
   return sample;
 }
 
-void OpTimer::stop(std::unique_ptr<Sample> sample) {
+bool OpTimer::stop(std::unique_ptr<Sample> sample) {
+  if (sample->driver_calls != driver_calls()) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(std::move(sample));
+    return false;
+  }
   sample->end.record(*current_stream(device_));
   const std::lock_guard<std::mutex> lock(mutex_);
   pending_.push_back(std::move(sample));
+  return true;
+}
+
+int64_t OpTimer::driver_calls() const {
+  const auto* memory = c10::remat::cuda_memory(device_.index());
+  return memory != nullptr ? memory->driver_calls() : 0;
 }
 
 void OpTimer::collect(c10::remat::Engine& engine) {

@@ -23,14 +23,16 @@ class OpTimer {
     c10::Event start;
     c10::Event end;
     uint64_t signature;
+    int64_t driver_calls = 0; // before
   };
 
   explicit OpTimer(c10::Device device) : device_(device) {}
 
   // Records the start on the current stream.
   std::unique_ptr<Sample> start(uint64_t signature);
-  // Records the end.
-  void stop(std::unique_ptr<Sample> sample);
+  // Records the end. False: the sample is of no use, since the driver was asked
+  // for memory meanwhile, which the device had to wait for.
+  bool stop(std::unique_ptr<Sample> sample);
   // Tells `engine` of the samples that are complete. Not while a stream is
   // being captured: asking an event ends the capture.
   void collect(c10::remat::Engine& engine);
@@ -38,6 +40,8 @@ class OpTimer {
  private:
   static constexpr size_t kMostPending = 64;
   static constexpr uint32_t kOpsPerLook = 16;
+
+  int64_t driver_calls() const;
 
   const c10::Device device_;
   std::mutex mutex_;
