@@ -134,7 +134,7 @@ def test_neighbors_are_evicted_for_a_larger_request() -> None:
 
 def _products_with_holes(stream: torch.cuda.Stream) -> dict[int, torch.Tensor]:
     """Fills the budget with products of 4 MiB and drops every other one."""
-    remat.enable(8 * 4 * MiB, device="cuda")
+    remat.enable(torch.cuda.memory_reserved() + 8 * 4 * MiB, device="cuda")
     with torch.cuda.stream(stream):
         base = torch.full((1024, 1024), 2**-10, device="cuda", requires_grad=True)
         products = {i: torch.addmm(base, base, base, beta=i) for i in range(7)}
