@@ -236,8 +236,7 @@ TEST(EvictorTest, SlidesUntilTheGapsLieTogether) {
 TEST(EvictorTest, WhatOthersMayKnowTheAddressOfDoesNotSlide) {
   LeafBetweenGaps unseen(/*is_new=*/false);
   LeafBetweenGaps escaped(/*is_new=*/true);
-  escaped.program.engine.escape(
-      escaped.program.id(escaped.leaf), /*for_good=*/true);
+  escaped.program.escape(escaped.leaf, /*for_good=*/true);
   LeafBetweenGaps pinned(/*is_new=*/true);
   pinned.program.engine.pin_by_user(pinned.program.id(pinned.leaf));
   for (LeafBetweenGaps* gaps : {&unseen, &escaped, &pinned}) {
