@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <mutex>
@@ -316,11 +317,11 @@ class CudaMemory final : public DeviceMemory {
   Allocator& allocator_;
   int device_ = -1;
   std::function<void(void*, Block*)> block_has_moved_;
+  std::atomic<double> bytes_per_ns_{1};
   // The rest is guarded by the allocator's lock.
   Bytes limit_ = Config::kUnlimited;
   PressureHandler* handler_ = nullptr;
   bool uses_windows_ = false;
-  double bytes_per_ns_ = 1;
   size_t arena_page_ = 0; // 0: there is no arena
   // While a block is allocated for a copy: leaves nothing else in its pool.
   std::function<void()> offer_target_only_;

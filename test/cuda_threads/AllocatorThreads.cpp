@@ -22,6 +22,11 @@
 #include <thread>
 #include <vector>
 
+// What libtorch_cuda would tell libc10_cuda.
+namespace c10::cuda::_internal {
+void setHasPrimaryContext(bool (*function)(DeviceIndex));
+}
+
 namespace c10::remat {
 namespace {
 
@@ -112,6 +117,12 @@ class Device : public StoragePort,
     holder->address = std::exchange(bytes, nullptr);
     memory.set_owner(holder->address, holder);
   }
+  bool slide(StorageVersion& version, const void* block) noexcept override {
+    auto* holder = static_cast<Holder*>(version.holder);
+    const bool copied = memory.slide_down(block, holder->address);
+    memory.set_owner(holder->address, holder);
+    return copied;
+  }
   void set_version(void* holder, VersionId id) noexcept override {
     static_cast<Holder*>(holder)->version = id;
   }
@@ -129,6 +140,10 @@ class Device : public StoragePort,
   std::vector<SegmentView> segments(
       const MemoryRequest& request) const override {
     return memory.segments(request);
+  }
+
+  CostNs copy_cost(Bytes size, Bytes distance) const override {
+    return memory.copy_cost(size, distance);
   }
 
   std::unique_ptr<Buffer> copy(const StorageVersion&) override {
@@ -250,7 +265,7 @@ class Program {
     holder->value() = output_of(tag, vars_[input].holder->value());
     capture.inputs = inputs;
     capture.fresh.push_back({size, holder});
-    capture.cost = 10;
+    capture.cost = 100'000; // more than copying takes
     capture.signature = size;
     capture.payload = std::make_shared<Payload>(tag);
     const auto ids = engine.end_op(std::move(capture));
@@ -315,11 +330,12 @@ int run(int threads, int steps) {
   require(memory->usage() == 0, "something is left on the device");
   require(counters.evictions > 0 && counters.replays > 0, "no pressure");
   std::printf(
-      "%d threads, %d steps each: %llu evictions, %llu replays, %d out of "
-      "memory, peak %.0f of %.0f MiB\n",
+      "%d threads, %d steps each: %llu evictions, %llu moves, %llu replays, %d "
+      "out of memory, peak %.0f of %.0f MiB\n",
       threads,
       steps,
       static_cast<unsigned long long>(counters.evictions),
+      static_cast<unsigned long long>(counters.moves),
       static_cast<unsigned long long>(counters.replays),
       out_of_memory,
       static_cast<double>(memory->peak()) / kMiB,
@@ -334,5 +350,6 @@ int run(int threads, int steps) {
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 4;
   const int steps = argc > 2 ? std::atoi(argv[2]) : 400;
+  c10::cuda::_internal::setHasPrimaryContext([](auto) { return true; });
   return c10::remat::run(threads, steps);
 }
