@@ -29,13 +29,14 @@ bool LeafCutter::is_worth_keeping(VersionId id) const {
       dependents += graph[dependent].owned ? graph[dependent].size : 0;
     }
   }
-  // Leaves that the same ops read count as one: each alone may look small.
+  // Leaves that the same ops read, and that are gone or about to be written,
+  // too, count as one: each alone may look small.
   Bytes kept = graph[id].size;
   for (const OpId reader : graph[id].readers) {
     for (const VersionId input : graph[reader].inputs) {
       const StorageVersion& version = graph[input];
-      kept +=
-          input != id && !version.owned && !version.producer ? version.size : 0;
+      const bool goes = !version.owned || version.writers > 0;
+      kept += input != id && goes && !version.producer ? version.size : 0;
     }
   }
   return kept <= dependents / kLeastSupport;

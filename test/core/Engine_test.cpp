@@ -280,6 +280,21 @@ TEST(EngineTest, KeepsACopyOfASmallLeafThatIsWritten) {
   program.check_invariants();
 }
 
+// As the parameters that weight decay has been added from.
+TEST(EngineTest, LeavesThatOneOpWritesCountAsOne) {
+  SimProgram program(kAmple);
+  SimProgram::OpSpec decay, step;
+  for (int i = 0; i < 8; ++i) {
+    step.writes.push_back(program.leaf(1));
+    decay.fresh.push_back(1);
+  }
+  decay.inputs = step.writes;
+  program.op(decay);
+  program.op(step);
+  EXPECT_EQ(program.engine.census().held, 0U); // not a copy of each
+  program.check_invariants();
+}
+
 TEST(EngineTest, EscapeLeavesWhatWasComputedBeforeReplayable) {
   SimProgram program(kAmple);
   const Var x = program.op1({program.leaf(8)}, 8);
