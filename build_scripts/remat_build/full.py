@@ -79,8 +79,11 @@ class FullBuild:
         note = self.folder / "remat.json"
         settings = json.dumps(self._settings(), sort_keys=True)
         if note.is_file() and note.read_text() == settings:
-            return
-        shutil.rmtree(self.folder, ignore_errors=True)
+            # Upstream's setup.py makes it in the sources, which may be new.
+            if (self.tree / "torchgen/packaged").is_dir():
+                return
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
         log = self.tree / "configure.log"
         with step("configure"):
             self._setup_py("build", "--cmake-only", log=log)

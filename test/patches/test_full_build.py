@@ -95,6 +95,42 @@ def test_too_little_disk_is_said_first(tmp_path: Path) -> None:
         full_build(project).configure()
 
 
+def test_a_new_tree_is_configured_and_what_was_compiled_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = full_build(Project(tmp_path))
+    settings = {"USE_CUDA": "0"}
+    configured = []
+
+    def setup_py(self: FullBuild, *words: str | Path, log: Path) -> None:
+        configured.append(words)
+        log.write_text("")
+        (self.tree / "torchgen/packaged").mkdir(parents=True)
+        self.folder.mkdir(exist_ok=True)
+
+    for name in ("_check_disk", "_prepare"):
+        monkeypatch.setattr(FullBuild, name, lambda self: None)
+    monkeypatch.setattr(FullBuild, "_settings", lambda self: dict(settings))
+    monkeypatch.setattr(FullBuild, "_setup_py", setup_py)
+    build.tree.mkdir(parents=True)
+    build.configure()
+    build.configure()
+    assert len(configured) == 1
+    compiled = build.folder / "one.o"
+    compiled.touch()
+
+    (build.tree / "torchgen/packaged").rmdir()
+    build.configure()
+    assert len(configured) == 2
+    assert compiled.is_file()
+
+    settings["USE_CUDA"] = "1"
+    (build.tree / "torchgen/packaged").rmdir()
+    build.configure()
+    assert len(configured) == 3
+    assert not compiled.is_file()
+
+
 def test_cuda_needs_its_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
