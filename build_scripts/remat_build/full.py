@@ -79,11 +79,8 @@ class FullBuild:
         note = self.folder / "remat.json"
         settings = json.dumps(self._settings(), sort_keys=True)
         if note.is_file() and note.read_text() == settings:
-            # Upstream's setup.py makes it in the sources, which may be new.
-            if (self.tree / "torchgen/packaged").is_dir():
-                return
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
         log = self.tree / "configure.log"
         with step("configure"):
             self._setup_py("build", "--cmake-only", log=log)
@@ -143,9 +140,6 @@ class FullBuild:
         tree.git("commit", "--quiet", "--no-verify", "--message=licence of the fork")
         # Upstream's build writes among the sources; that is no work to be saved.
         tree.git("config", "status.showUntrackedFiles", "no")
-        # What was compiled from the tree that this one replaces stays of use.
-        if self.folder.is_dir():
-            shutil.move(self.folder, tree.path / "build")
 
     def _settings(self) -> dict[str, str]:
         """What upstream's build is told, as environment variables; the user's win."""
