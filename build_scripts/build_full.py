@@ -6,20 +6,18 @@ Started by build_full.sh, which sees to the packages that this needs.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
 from remat_build.components import Interpreter
 from remat_build.console import one_line_errors
 from remat_build.environment import install_debian_packages
 from remat_build.full import FullBuild
+from remat_build.options import add_wheel_options
 from remat_build.project import Project
 
 
 def main() -> None:
     project = Project.here()
-    supported = project.upstream["matrix"]["python"]
     parser = argparse.ArgumentParser(
         prog="build_full.sh",
         description="Build the wheel from source, with upstream's own build.",
@@ -37,18 +35,7 @@ def main() -> None:
         metavar="TREE",
         help="an upstream checkout with its submodules, instead of Debian's sources",
     )
-    parser.add_argument(
-        "--python",
-        default=os.environ.get("REMAT_PYTHON", sys.executable),
-        help=f"the Python that the wheel is for, one of {', '.join(supported)}; "
-        "default: %(default)s",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=project.root / "dist", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="default: %(default)s"
-    )
+    add_wheel_options(parser, project)
     parser.add_argument(
         "--targets",
         nargs="+",
@@ -57,7 +44,7 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    python = Interpreter.ask(options.python, supported)
+    python = Interpreter.ask(options.python, project.upstream["matrix"]["python"])
     source = options.source.resolve() if options.source else None
     build = FullBuild(project, python, source, options.cuda, options.jobs)
     install_debian_packages(build.packages())

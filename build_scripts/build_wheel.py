@@ -6,7 +6,6 @@ Started by build_wheel.sh, which sees to the packages that this needs.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from remat_build.components import Interpreter
 from remat_build.console import one_line_errors
 from remat_build.environment import install_debian_packages
+from remat_build.options import add_wheel_options
 from remat_build.patchset import PatchSet
 from remat_build.project import Project, locked
 from remat_build.series import libraries_of
@@ -22,28 +22,16 @@ from remat_build.splice import Splice
 
 def main() -> None:
     project = Project.here()
-    supported = project.upstream["matrix"]["python"]
     parser = argparse.ArgumentParser(
         prog="build_wheel.sh",
         description="Build the wheel from a stock wheel and the patched sources.",
     )
-    parser.add_argument(
-        "--python",
-        default=os.environ.get("REMAT_PYTHON", sys.executable),
-        help=f"the Python that the wheel is for, one of {', '.join(supported)}; "
-        "default: %(default)s",
-    )
+    add_wheel_options(parser, project)
     parser.add_argument(
         "--source", type=Path, metavar="TREE", help="a PyTorch tree of your own"
     )
     parser.add_argument(
         "--git-tag", action="store_true", help="clone the upstream tag with git"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=project.root / "dist", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="default: %(default)s"
     )
     parser.add_argument(
         "--rebuild",
@@ -52,7 +40,7 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    python = Interpreter.ask(options.python, supported)
+    python = Interpreter.ask(options.python, project.upstream["matrix"]["python"])
     install_debian_packages(project.upstream["matrix"]["debian_packages"])
     rebuild = libraries_of(PatchSet(project.patches).touched)
     if options.rebuild:
