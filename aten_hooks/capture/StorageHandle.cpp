@@ -71,6 +71,20 @@ void prepare_to_free(StorageHandle& handle) noexcept {
       handle.data, memory != nullptr && memory->is_capturing());
 }
 
+// Calls `copy(handle, memory)` when the bytes may be read in the order of the
+// stream that their block is of. False if that is not a GPU's, or `copy` is.
+template <class Copy>
+bool copy_elsewhere(c10::remat::StorageVersion& version, Copy&& copy) noexcept {
+  StorageHandle& handle = *holder_of(version);
+  auto* memory = c10::remat::cuda_memory(handle.device.index());
+  if (memory == nullptr) {
+    return false;
+  }
+  const auto lock = lock_stream_uses(handle.device);
+  handle.streams.before_eviction(handle.data, memory->is_capturing());
+  return copy(handle, *memory);
+}
+
 // The bytes have been copied to `address` in the order of their stream.
 void set_copied(StorageHandle& handle, void* address) {
   handle.data =
@@ -179,38 +193,29 @@ bool StoragePortImpl::move(
     c10::remat::StorageVersion& version,
     const void* block,
     const std::vector<c10::remat::AddressRange>& avoided) noexcept {
-  StorageHandle& handle = *holder_of(version);
-  auto* memory = c10::remat::cuda_memory(handle.device.index());
-  if (memory == nullptr) {
-    return false;
-  }
-  const auto lock = lock_stream_uses(handle.device);
-  handle.streams.before_eviction(handle.data, memory->is_capturing());
-  void* const address = memory->copy_to_free_block(block, avoided);
-  if (address == nullptr) {
-    return false;
-  }
-  set_copied(handle, address);
-  return true;
+  return copy_elsewhere(
+      version, [&](StorageHandle& handle, c10::remat::DeviceMemory& memory) {
+        void* const address = memory.copy_to_free_block(block, avoided);
+        if (address != nullptr) {
+          set_copied(handle, address);
+        }
+        return address != nullptr;
+      });
 }
 
 bool StoragePortImpl::slide(
     c10::remat::StorageVersion& version,
     const void* block) noexcept {
-  StorageHandle& handle = *holder_of(version);
-  auto* memory = c10::remat::cuda_memory(handle.device.index());
-  if (memory == nullptr) {
-    return false;
-  }
-  const auto lock = lock_stream_uses(handle.device);
-  handle.streams.before_eviction(handle.data, memory->is_capturing());
-  void* address = nullptr;
-  const bool copied = memory->slide_down(block, address);
-  if (address != handle.data.get()) {
-    handle.data.release_context(); // it is the same block
-    set_copied(handle, address);
-  }
-  return copied;
+  return copy_elsewhere(
+      version, [&](StorageHandle& handle, c10::remat::DeviceMemory& memory) {
+        void* address = nullptr;
+        const bool copied = memory.slide_down(block, address);
+        if (address != handle.data.get()) {
+          handle.data.release_context(); // it is the same block
+          set_copied(handle, address);
+        }
+        return copied;
+      });
 }
 
 void StoragePortImpl::set_version(void* holder, VersionId id) noexcept {

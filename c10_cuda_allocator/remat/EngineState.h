@@ -45,17 +45,20 @@ struct EngineState {
   // Gives back an evictable version's bytes.
   void evict(VersionId id) noexcept;
 
-  // What lies in `block`, if it can be evicted and no replay will read it.
+  // What lies in `block`; null: nothing that is known here.
+  VersionId version_in(const BlockView& block) const noexcept {
+    return block.owner == nullptr ? VersionId{}
+                                  : storage.version_of(block.owner);
+  }
+  // The same, if it can be evicted and no replay will read it.
   VersionId spare_in(const BlockView& block) const noexcept {
-    const VersionId id =
-        block.owner == nullptr ? VersionId{} : storage.version_of(block.owner);
+    const VersionId id = version_in(block);
     return id && graph.is_spare(id) ? id : VersionId{};
   }
 
-  // What lies in `block`, if it can be somewhere else.
+  // The same, if it can be somewhere else.
   VersionId movable_in(const BlockView& block) const noexcept {
-    const VersionId id =
-        block.owner == nullptr ? VersionId{} : storage.version_of(block.owner);
+    const VersionId id = version_in(block);
     return id && graph.is_movable(id) ? id : VersionId{};
   }
 

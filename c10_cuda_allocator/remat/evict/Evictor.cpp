@@ -30,8 +30,8 @@ Bytes Evictor::evict_reserved(Bytes wanted) noexcept {
   std::vector<VersionId> candidates;
   graph.for_each_version([&](VersionId id) {
     const StorageVersion& version = graph[id];
-    if (version.reservations != 0 && version.resident && version.pins == 0 &&
-        version.user_pins == 0 && !version.escaped && version.producer) {
+    if (version.reservations != 0 && version.resident &&
+        is_unattached(version) && version.producer) {
       candidates.push_back(id);
     }
   });
@@ -99,7 +99,7 @@ CostNs Evictor::clearing_ns(const BlockView& block, Bytes largest_free)
   if (block.free) {
     return 0;
   }
-  const VersionId id = state_.storage.version_of(block.owner);
+  const VersionId id = state_.version_in(block);
   return moving_share(block, id, largest_free) < 1
       ? state_.device.copy_cost(block.size, block.size)
       : state_.graph[state_.graph[id].producer].cost;
@@ -137,32 +137,30 @@ std::vector<Window> Evictor::choose(
     Bytes largest_free,
     bool allow_locked) const noexcept {
   std::vector<PricedSegment> priced;
-  double price_of_all = 0;
-  CostNs time_of_all = 0;
+  std::vector<Window> everything;
   for (const SegmentView& segment : segments) {
+    everything.push_back({priced.size(), 0, segment.blocks.size()});
     PricedSegment& entry = priced.emplace_back();
     entry.serves_request = segment.serves_request;
     entry.releasable = segment.releasable;
     for (const BlockView& block : segment.blocks) {
-      const double cost = price(block, largest_free, allow_locked);
-      entry.blocks.push_back({block.size, cost});
-      if (cost != PricedBlock::kBlocked) {
-        price_of_all += cost;
-        time_of_all += clearing_ns(block, largest_free);
-      }
+      entry.blocks.push_back(
+          {block.size, price(block, largest_free, allow_locked)});
     }
   }
   WindowChoice cleared = choose_windows(priced, request.size, request.shortage);
   if (!state_.policy->moves_blocks()) {
     return std::move(cleared.windows);
   }
-  double price = price_of_all;
-  CostNs time = time_of_all;
-  if (!cleared.windows.empty()) {
-    price = cleared.cost;
-    time = 0;
-    for (const Window& window : cleared.windows) {
-      for (size_t i = window.first; i < window.end; ++i) {
+  // Where nothing can be cleared, what clearing all that can be would cost.
+  double price = 0;
+  CostNs time = 0;
+  for (const Window& window :
+       cleared.windows.empty() ? everything : cleared.windows) {
+    for (size_t i = window.first; i < window.end; ++i) {
+      const double cost = priced[window.segment].blocks[i].cost;
+      if (cost != PricedBlock::kBlocked) {
+        price += cost;
         time += clearing_ns(segments[window.segment].blocks[i], largest_free);
       }
     }
@@ -221,7 +219,7 @@ void Evictor::clear(
     const BlockView& block,
     Bytes largest_free,
     const std::vector<AddressRange>& avoided) noexcept {
-  const VersionId id = state_.storage.version_of(block.owner);
+  const VersionId id = state_.version_in(block);
   if (moving_share(block, id, largest_free) < 1 &&
       state_.storage.move(state_.graph[id], block.key, avoided)) {
     count_move(block);
@@ -231,7 +229,7 @@ void Evictor::clear(
 }
 
 bool Evictor::slide(const BlockView& block) noexcept {
-  const VersionId id = state_.storage.version_of(block.owner);
+  const VersionId id = state_.version_in(block);
   if (state_.storage.slide(state_.graph[id], block.key)) {
     count_move(block);
     return true;

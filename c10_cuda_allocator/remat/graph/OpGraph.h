@@ -54,8 +54,8 @@ class OpGraph {
   // not, nor those that no storage owns.
   bool is_evictable(VersionId id) const {
     const StorageVersion& version = (*this)[id];
-    return is_in_use(version) && version.pins == 0 && version.user_pins == 0 &&
-        !version.escaped && version.producer && version.size > 0;
+    return is_in_use(version) && is_unattached(version) && version.producer &&
+        version.size > 0;
   }
 
   // The same, and no replay under way will read it.
@@ -66,8 +66,7 @@ class OpGraph {
   // May its bytes lie elsewhere from now on? Leaves may, too.
   bool is_movable(VersionId id) const {
     const StorageVersion& version = (*this)[id];
-    return version.resident && version.hidden && version.pins == 0 &&
-        version.user_pins == 0 && !version.escaped;
+    return version.resident && version.hidden && is_unattached(version);
   }
 
   // Forgets how `id`, which is resident or unneeded, was made.

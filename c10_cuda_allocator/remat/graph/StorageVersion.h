@@ -44,4 +44,10 @@ inline bool is_in_use(const StorageVersion& version) {
   return version.resident && (version.owned || version.kept);
 }
 
+// Nothing keeps its bytes where they are: nobody pins them, and no address of
+// them is out.
+inline bool is_unattached(const StorageVersion& version) {
+  return version.pins == 0 && version.user_pins == 0 && !version.escaped;
+}
+
 } // namespace c10::remat

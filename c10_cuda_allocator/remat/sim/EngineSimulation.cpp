@@ -222,7 +222,7 @@ class EngineRuntime {
   std::shared_ptr<PlanExchange> plans_; // null: nobody makes any
   std::vector<Holder*> holders_; // by storage; what the program holds
   std::vector<uint32_t> references_; // by storage
-  const std::shared_ptr<OpPayload> payload_ = std::make_shared<SimPayload>();
+  const std::shared_ptr<OpPayload> payload_ = std::make_shared<OpPayload>();
   uint64_t last_signature_ = 0;
   CostNs most_recompute_ = 0;
   SimulationResult result_;

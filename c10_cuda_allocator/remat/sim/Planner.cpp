@@ -119,8 +119,6 @@ const Plan& Planner::improve() {
 
 // Those of Note [Improving a plan], in its order.
 std::optional<Tuning> Planner::next() {
-  const bool is_free =
-      best_.result.is_feasible() && best_.result.recompute == 0;
   if (next_start_ == 0) {
     return tuning_of(next_start_++);
   }
@@ -147,7 +145,10 @@ std::optional<Tuning> Planner::next() {
   if (next_start_ < std::size(kStarts)) {
     return tuning_of(next_start_++);
   }
-  return is_free ? std::nullopt : std::optional<Tuning>(varied());
+  if (best_.result.is_feasible() && best_.result.recompute == 0) {
+    return std::nullopt;
+  }
+  return varied();
 }
 
 bool Planner::try_out(std::shared_ptr<const Tuning> tuning) {

@@ -25,8 +25,6 @@ struct Interrupted : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-struct SimPayload : OpPayload {};
-
 // Bytes of the simulated device.
 struct Holder {
   Bytes size;
@@ -60,7 +58,10 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
     return *static_cast<Holder*>(version.holder);
   }
   Holder* make_holder(Bytes size, bool has_bytes) {
-    return new_holder(size, has_bytes);
+    auto holder =
+        std::make_unique<Holder>(Holder{size, VersionId{}, has_bytes});
+    holders_.insert(holder.get());
+    return holder.release();
   }
 
   void release(StorageVersion& version) noexcept override {
@@ -70,7 +71,7 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
   void adopt(StorageVersion& version, std::unique_ptr<Buffer> buffer) noexcept
       override {
     if (version.holder == nullptr) {
-      version.holder = new_holder(version.size, false);
+      version.holder = make_holder(version.size, false);
     }
     holder_of(version).has_bytes = true;
     static_cast<SimBuffer&>(*buffer).ports = nullptr;
@@ -164,13 +165,6 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
     SimPorts* ports; // null: a holder has the bytes now
     Bytes size;
   };
-
-  Holder* new_holder(Bytes size, bool has_bytes) {
-    auto holder =
-        std::make_unique<Holder>(Holder{size, VersionId{}, has_bytes});
-    holders_.insert(holder.get());
-    return holder.release();
-  }
 
   const Bytes capacity_;
   Bytes used_ = 0;

@@ -40,6 +40,14 @@ struct OneSegment {
   SimProgram& program;
 };
 
+// That no free block serves, with nothing left of the budget.
+MemoryRequest request_of(Bytes size) {
+  MemoryRequest request;
+  request.size = size;
+  request.shortage = size;
+  return request;
+}
+
 TEST(EvictorTest, FreesNeighborsForARequestThatNoBlockServes) {
   SimProgram program(/*capacity=*/1 << 20);
   const Var leaf = program.leaf(1);
@@ -48,9 +56,7 @@ TEST(EvictorTest, FreesNeighborsForARequestThatNoBlockServes) {
     made.push_back(program.op1({leaf}, 100));
   }
   const OneSegment segment(program);
-  MemoryRequest request;
-  request.size = 300;
-  request.shortage = 300;
+  const MemoryRequest request = request_of(300);
   EXPECT_EQ(program.engine.relieve_request(request), 300U);
   const auto counters = program.engine.counters();
   EXPECT_EQ(counters.evictions, 3U);
@@ -97,9 +103,7 @@ TEST(EvictorTest, MovesWhatIsCheaperToCopyThanToMakeAgain) {
     return true;
   };
   const uint64_t evictions = program.engine.counters().evictions;
-  MemoryRequest request;
-  request.size = 200;
-  request.shortage = 200;
+  const MemoryRequest request = request_of(200);
   EXPECT_EQ(program.engine.relieve_request(request), 100U);
   EXPECT_EQ(moved.size(), 1u);
   EXPECT_EQ(program.engine.counters().moves, 1u);
@@ -123,9 +127,7 @@ TEST(EvictorTest, EvictsWhereCopyingTakesLongerOrFindsNoRoom) {
       return false;
     };
     const uint64_t evictions = program.engine.counters().evictions;
-    MemoryRequest request;
-    request.size = 200;
-    request.shortage = 200;
+    const MemoryRequest request = request_of(200);
     EXPECT_EQ(program.engine.relieve_request(request), 100U);
     EXPECT_EQ(tried, copy_ns == 10 ? 1 : 0);
     EXPECT_EQ(program.engine.counters().moves, 0u);
@@ -150,9 +152,7 @@ TEST(EvictorTest, CoopEvictsNeighborsAndMovesNothing) {
     return true;
   };
   const uint64_t evictions = program.engine.counters().evictions;
-  MemoryRequest request;
-  request.size = 200;
-  request.shortage = 200;
+  const MemoryRequest request = request_of(200);
   EXPECT_EQ(program.engine.relieve_request(request), 100U);
   EXPECT_EQ(program.engine.counters().evictions, evictions + 1);
   for (const Var var : made) {
@@ -173,9 +173,7 @@ TEST(EvictorTest, CountsWhatIsEvictedThoughFreeBytesWouldHaveServed) {
     };
     for (const Bytes size : {200, 500}) {
       const auto before = program.engine.counters();
-      MemoryRequest request;
-      request.size = size;
-      request.shortage = size;
+      const MemoryRequest request = request_of(size);
       EXPECT_GT(program.engine.relieve_request(request), 0U);
       const auto after = program.engine.counters();
       const uint64_t evicted = after.evictions - before.evictions;
@@ -208,8 +206,6 @@ struct LeafBetweenGaps {
       slid.push_back(block);
       return true;
     };
-    request.size = 300;
-    request.shortage = 300;
   }
 
   uint64_t evicted() const {
@@ -220,7 +216,7 @@ struct LeafBetweenGaps {
   Var leaf;
   uint64_t evictions = 0;
   std::vector<const void*> slid;
-  MemoryRequest request;
+  const MemoryRequest request = request_of(300);
 };
 
 TEST(EvictorTest, SlidesUntilTheGapsLieTogether) {
@@ -256,9 +252,7 @@ TEST(EvictorTest, LeavesWhatIsPinnedAndWhatIsLeaf) {
     made.push_back(program.op1({leaf}, 100));
   }
   const OneSegment segment(program);
-  MemoryRequest request;
-  request.size = 200;
-  request.shortage = 200;
+  const MemoryRequest request = request_of(200);
   // No window: by score then, as many as are short.
   EXPECT_GE(program.engine.relieve_request(request), 200U);
   EXPECT_EQ(program.engine.counters().fragmentation_evictions, 0U);
@@ -272,9 +266,7 @@ TEST(EvictorTest, SaysThatNothingCanBeGivenBack) {
   SimProgram program(/*capacity=*/1 << 20);
   program.leaf(100);
   const OneSegment segment(program);
-  MemoryRequest request;
-  request.size = 50;
-  request.shortage = 50;
+  const MemoryRequest request = request_of(50);
   EXPECT_EQ(program.engine.relieve_request(request), 0U);
 }
 
