@@ -15,6 +15,8 @@ if [[ ${1:-} == --timing ]]; then
   device=(--emulate-cuda "$gpu" --timing --capacity 1024GiB)
   # The allocator's setting for programs short of memory.
   export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
+  # The next step waits for a plan anyway.
+  export PYTORCH_REMAT_PLANNER_SHARE=${PYTORCH_REMAT_PLANNER_SHARE:-100%}
 fi
 command=measure
 case ${1:-} in measure | report | quick) command=$1; shift ;; esac

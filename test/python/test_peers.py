@@ -16,16 +16,28 @@ BENCHMARK = Path(__file__).resolve().parents[1] / "benchmark"
 
 
 @pytest.fixture
-def choice(monkeypatch) -> Iterator[ModuleType]:
+def benchmark_path(monkeypatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(BENCHMARK))
     # Another module of this name is beside the tests.
     before = sys.modules.pop("models", None)
-    from peers import choice
-
-    yield choice
+    yield
     sys.modules.pop("models", None)
     if before is not None:
         sys.modules["models"] = before
+
+
+@pytest.fixture
+def choice(benchmark_path) -> ModuleType:
+    from peers import choice
+
+    return choice
+
+
+@pytest.fixture
+def scenarios(benchmark_path) -> ModuleType:
+    from peers import scenarios
+
+    return scenarios
 
 
 def point(method: str, peak: int, cpu_ratio: float) -> dict[str, object]:
@@ -83,6 +95,30 @@ def test_failures_and_targets_that_no_peer_reaches_have_no_ratio(choice):
     assert found.ours == {"planned": None}
     assert "OutOfMemory" in found.why_not["planned"]
     assert found.part("planned") is None
+
+
+def test_one_batch_in_fifty_is_four_times_as_long(scenarios):
+    import models
+
+    workload = models.build("gpt2", models.SMALL)
+    make = scenarios.batches("rare_long")
+    times = [make(workload, number)[0].shape[1] for number in range(100)]
+    long, short = max(times), min(times)
+    assert long == 4 * short
+    assert [number for number, time in enumerate(times) if time == long] == [49, 99]
+    assert times.count(short) == 98
+
+
+@pytest.mark.parametrize("name", ["lengths", "loops"])
+def test_the_step_that_sets_the_budget_has_the_longest_batch(scenarios, name):
+    import models
+
+    scenario = scenarios.SCENARIOS[name]
+    workload = models.build(scenario.model, models.SMALL)
+    make = scenarios.batches(name)
+    times = [make(workload, n)[0].shape[1] for n in range(scenario.steps)]
+    assert times[1] == max(times)
+    assert len(set(times)) > 4
 
 
 @pytest.mark.slow

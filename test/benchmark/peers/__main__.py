@@ -89,7 +89,7 @@ def measure(
     names = model or ([] if scenario else list(MODELS))
     if gpu:
         names = [name for name in names if name not in models.PUBLISHED]
-    scenarios = scenario or ([] if model or gpu else list(SCENARIOS))
+    scenarios = scenario or ([] if model else list(SCENARIOS))
     timing = TIMING_MODE if gpu else Timing()
     timing = dataclasses.replace(
         timing, warm_up=warm_up or timing.warm_up, rounds=rounds or timing.rounds
@@ -120,7 +120,15 @@ def measure(
         for name in scenarios:
             if again:
                 store.data["scenarios"].pop(name, None)
-            measure_scenario(store, name, policies, compiled=compiled, say=say)
+            measure_scenario(
+                store,
+                name,
+                device,
+                policies,
+                compiled=compiled and not gpu,
+                say=say,
+                group=group,
+            )
             progress.advance(task)
     console.print(f"results: {file}")
 

@@ -7,8 +7,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import models
+
 from .budgets import ATTEMPTS, BudgetFinder, PlainProfile, plain_profile
-from .methods import Method
+from .methods import COMPILED, Method
 from .runs import Problem, Run, RunFailedError, Timing, step_in_turn
 from .scenarios import SCENARIOS
 from .store import Store
@@ -76,56 +78,83 @@ def measure_model(
 
 
 def measure_scenario(
-    store: Store, name: str, policies: Sequence[str], *, compiled: bool, say: Say
+    store: Store,
+    name: str,
+    device: str,
+    policies: Sequence[str],
+    *,
+    compiled: bool,
+    say: Say,
+    group: int = GROUP,
 ) -> None:
-    """Measure a scenario, if it is not there: all of its steps, with all methods."""
-    if name in store.data["scenarios"]:
-        return
+    """Measure the methods of a scenario that have no point yet."""
     scenario = SCENARIOS[name]
-    problem = Problem(scenario.model, "cpu", scenario=name, patience_s=900)
-    say(f"{name}: plain")
-    plain = plain_profile(problem, 2)
-    target = int(scenario.share * plain.peak_bytes)
+    size = models.CPU if device == "cpu" else models.REAL
+    problem = Problem(scenario.model, size, device, scenario=name, patience_s=900)
+    if store.scenario(name) is None:
+        say(f"{name}: plain")
+        profile = dataclasses.asdict(plain_profile(problem, 2))
+        about = dataclasses.asdict(scenario)
+        del about["make_batch"], about["peers"]
+        store.set_scenario(name, {**about, "size": size, "plain": profile})
+    plain = PlainProfile(**store.scenario(name)["plain"])
     finder = BudgetFinder(problem, plain)
-    methods = [Method.parse(peer) for peer in scenario.peers]
+    methods = [Method.parse(peer) for peer in scenario.peers[size]]
     if not compiled:
-        methods = [m for m in methods if not m.family.startswith("compile")]
-    ours = [Method("remat", f"{policy}@{scenario.share:g}") for policy in policies]
-    timing = Timing(warm_up=0, rounds=scenario.steps, beside=False)
-    budgets = {}
-    for method in ours:
-        say(f"{name}: a budget for {method}")
-        budgets[method] = finder.find(method)[0]
+        methods = [m for m in methods if m.family not in COMPILED]
+    methods += [Method("remat", f"{policy}@{scenario.share:g}") for policy in policies]
+    if device == "cpu":
+        # The plain one a second time: what it comes to is the noise.
+        methods.insert(0, Method("plain"))
+    there = {point["method"] for point in store.scenario(name)["points"]}
+    missing = [method for method in methods if str(method) not in there]
+    for start in range(0, len(missing), group):
+        going = missing[start : start + group]
+        budgets = {}
+        for method in going:
+            if method.family == "remat":
+                say(f"{name}: a budget for {method}")
+                budgets[method] = finder.find(method)[0]
+        points = _all_steps(problem, going, budgets, scenario.steps, say)
+        store.add_to_scenario(name, points)
+
+
+def _all_steps(
+    problem: Problem,
+    methods: Sequence[Method],
+    budgets: dict[Method, int],
+    steps: int,
+    say: Say,
+) -> list[dict[str, Any]]:
+    """Run ``steps`` steps with each method; return what all of them took together."""
+    timing = Timing(warm_up=0, rounds=steps, beside=False)
     done = 0
 
     def advance() -> None:
         nonlocal done
         done += 1
-        say(f"{name}: step {done} of {scenario.steps}")
+        if done % 10 == 0:
+            say(f"{problem.scenario}: step {done} of {steps}")
 
     with contextlib.ExitStack() as stack:
         beside = stack.enter_context(Run(problem, Method("plain")))
-        # The plain one a second time: what it comes to is the noise.
         runs = [
             stack.enter_context(Run(problem, method, budgets.get(method)))
-            for method in [Method("plain"), *methods, *ours]
+            for method in methods
         ]
         points = step_in_turn(beside, runs, timing, advance)
         for point, run in zip(points, runs):
-            if "failure" not in point:
-                for clock in ("wall_s", "cpu_s"):
-                    total = sum(step[clock] for step in run.steps)
-                    plainly = sum(step[clock] for step in beside.steps)
-                    point[f"total_{clock}"] = round(total, 3)
-                    point[f"total_{clock[:-2]}_ratio"] = round(total / plainly, 4)
-    about = dataclasses.asdict(scenario)
-    about.pop("make_batch")
-    store.data["scenarios"][name] = {
-        **about,
-        "target_bytes": target,
-        "points": points,
-    }
-    store.save()
+            if "failure" in point:
+                point["failed_at_step"] = len(run.steps)
+                continue
+            for clock in ("wall", "cpu"):
+                total = sum(step[f"{clock}_s"] for step in run.steps)
+                plainly = sum(step[f"{clock}_s"] for step in beside.steps)
+                point[f"total_{clock}_s"] = round(total, 3)
+                # In timing mode only the device has a clock.
+                ratio = round(total / plainly, 4) if plainly else None
+                point[f"total_{clock}_ratio"] = ratio
+    return points
 
 
 def measure_records(store: Store, problem: Problem, *, say: Say) -> None:

@@ -205,20 +205,27 @@ def scenario_lines(data: dict[str, Any]) -> Iterator[str]:
         points = scenario["points"]
         yield f"### {name}: `{scenario['model']}`, {scenario['steps']} steps"
         yield ""
+        peak = scenario["plain"]["peak_bytes"]
         yield f"{scenario['about'].capitalize()}. Target: a peak of "
-        yield f"{scenario['target_bytes'] / 1e6:.1f} MB."
+        yield f"{scenario['share'] * peak / 1e6:.1f} MB."
         yield ""
         yield "| method | peak MB | time over plain | CPU time over plain | losses |"
         yield "|---|---|---|---|---|"
         for point in points:
             if "failure" in point:
-                yield f"| `{point['method']}` | failed: {point['failure']} | | | |"
+                yield (
+                    f"| `{point['method']}` | failed in step "
+                    f"{point['failed_at_step'] + 1}: {point['failure']} | | | |"
+                )
                 continue
-            wall, cpu = point["total_wall_ratio"], point["total_cpu_ratio"]
+            cpu = point["total_cpu_ratio"]
             equal = "equal" if point["losses_equal"] else "differ"
+            if data["environment"]["device"] == "cuda":
+                equal = "not computed"
             yield (
                 f"| `{point['method']}` | {point['peak_bytes'] / 1e6:.1f} | "
-                f"{wall:.3f} | {cpu:.3f} | {equal} |"
+                f"{point['total_wall_ratio']:.3f} | "
+                f"{'-' if cpu is None else f'{cpu:.3f}'} | {equal} |"
             )
         yield ""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from models import Workload
+from models import CPU, REAL, Workload
 
 Batch = tuple[object, ...]
 MakeBatch = Callable[[Workload, int], Batch]
@@ -22,26 +22,43 @@ class Scenario:
     make_batch: MakeBatch
     steps: int
     share: float
-    peers: tuple[str, ...]
+    peers: Mapping[str, tuple[str, ...]]  # by the model's size
     about: str
 
 
-LONG, SHORT = 128, 32  # tokens
 LONG_EVERY = 50
+TIMES_AS_LONG = 4
 
 
 def _rare_long(workload: Workload, number: int) -> Batch:
+    batch, longest = _usual_shape(workload)
     is_long = number % LONG_EVERY == LONG_EVERY - 1
-    return _tokens(workload, LONG if is_long else SHORT, 16)
+    time = longest if is_long else longest // TIMES_AS_LONG
+    return _tokens(workload, batch * TIMES_AS_LONG, time)
 
 
 def _lengths(workload: Workload, number: int) -> Batch:
-    if number == 1:
-        return _tokens(workload, LONG, 8)  # the longest: the budget is by its peak
-    return _tokens(workload, random.Random(number).randrange(16, LONG + 1), 8)
+    batch, longest = _usual_shape(workload)
+    return _tokens(workload, 2 * batch, _length(longest, number))
 
 
-def _tokens(workload: Workload, time: int, batch: int) -> Batch:
+def _loops(workload: Workload, number: int) -> Batch:
+    batch, longest = _usual_shape(workload)
+    return _tokens(workload, batch, _length(longest, number))
+
+
+def _length(longest: int, number: int) -> int:
+    if number == 1:  # the budget is by its peak
+        return longest
+    return random.Random(number).randrange(longest // 8, longest + 1)
+
+
+def _usual_shape(workload: Workload) -> tuple[int, int]:
+    batch, time = workload.make_batch()[0].shape
+    return batch, time
+
+
+def _tokens(workload: Workload, batch: int, time: int) -> Batch:
     symbols = workload.module.head.out_features
     ids = torch.randint(symbols, (batch, time))
     return ids, torch.randint(symbols, (batch, time))
@@ -55,12 +72,15 @@ def _trees(workload: Workload, number: int) -> Batch:
 
 SCENARIOS = {
     "rare_long": Scenario(
-        "gpt2",
+        "moe",
         _rare_long,
         steps=200,
         share=1.05,
-        peers=("checkpoint:every 1", "checkpoint:first 6", "selective:every 1"),
-        about=f"one batch in {LONG_EVERY} is {LONG // SHORT} times as long; the budget "
+        peers={
+            CPU: ("checkpoint:every 1", "checkpoint:first 5", "selective:every 1"),
+            REAL: ("checkpoint:every 1", "checkpoint:every 2", "selective:every 1"),
+        },
+        about=f"one batch in {LONG_EVERY} is {TIMES_AS_LONG} times as long; the budget "
         "is what the short ones need",
     ),
     "lengths": Scenario(
@@ -68,16 +88,34 @@ SCENARIOS = {
         _lengths,
         steps=60,
         share=0.5,
-        peers=("checkpoint:every 1", "checkpoint:first 5", "compile:0.5"),
+        peers={
+            CPU: ("checkpoint:every 1", "checkpoint:first 5", "compile:0.5"),
+            REAL: ("checkpoint:every 1", "checkpoint:first 34"),
+        },
         about="every batch has another length; the budget is half of the peak of the "
         "longest",
+    ),
+    "loops": Scenario(
+        "lstm",
+        _loops,
+        steps=60,
+        share=0.5,
+        peers={
+            CPU: ("checkpoint:2 steps", "checkpoint:8 steps", "compile:0.5"),
+            REAL: ("checkpoint:2 steps", "checkpoint:8 steps", "checkpoint:16 steps"),
+        },
+        about="a loop over cells that runs another number of times for every batch; "
+        "the budget is half of the peak of the longest",
     ),
     "trees": Scenario(
         "tree_lstm",
         _trees,
         steps=60,
         share=0.5,
-        peers=("checkpoint:2 leaves", "checkpoint:8 leaves", "compile:0.5"),
+        peers={
+            CPU: ("checkpoint:2 leaves", "checkpoint:8 leaves", "compile:0.5"),
+            REAL: ("checkpoint:2 leaves", "checkpoint:8 leaves"),
+        },
         about="every batch has a tree of another shape; the budget is half of the "
         "peak of one",
     ),

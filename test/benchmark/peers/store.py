@@ -87,6 +87,19 @@ class Store:
         self.points(model).sort(key=lambda point: point["method"])
         self.save()
 
+    def scenario(self, name: str) -> dict[str, Any] | None:
+        return self.data["scenarios"].get(name)
+
+    def set_scenario(self, name: str, about: dict[str, Any]) -> None:
+        self.data["scenarios"][name] = {**about, "points": []}
+        self.save()
+
+    def add_to_scenario(self, name: str, points: list[dict[str, Any]]) -> None:
+        """Keep ``points``, each with what it was measured with."""
+        there = self.data["scenarios"][name]["points"]
+        there.extend({**point, "source": self._source} for point in points)
+        self.save()
+
     def save(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.data, indent=1) + "\n"
