@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from . import distribution, sources
@@ -24,6 +24,9 @@ from .tree import Tree, prepare
 
 # Libraries that a CUDA wheel takes from the machine: its driver and toolkit.
 _OF_CUDA = ("libcuda.so*", "libcu*.so*", "libnv*.so*", "libnccl*.so*")
+
+# A compute capability, as upstream's CMake files read them.
+_ARCHITECTURE = re.compile(r"\d+\.\da?(\+PTX)?")
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,11 @@ class FullBuild:
 
     def configure(self) -> None:
         """Prepare the tree, and configure it unless that is done."""
+        self._check_cuda()
         self._check_disk()
         self._prepare()
         note = self.folder / "remat.json"
-        settings = json.dumps(self._settings(), sort_keys=True)
+        settings = json.dumps(self._settings, sort_keys=True)
         if note.is_file() and note.read_text() == settings:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -101,6 +105,17 @@ class FullBuild:
             say(_complaint(log.read_text()))
             fail(f"setup.py {words[0]} failed; its messages are in {log}")
 
+    def _check_cuda(self) -> None:
+        if self.cuda is None:
+            return
+        self._cuda_home()
+        for name in re.split(r"[;\s]+", self.cuda):
+            if not _ARCHITECTURE.fullmatch(name):
+                fail(
+                    f"--cuda {self.cuda}: {name!r} is not an architecture; "
+                    'write them as in "8.0;9.0+PTX"'
+                )
+
     def _check_disk(self) -> None:
         needed = self.project.upstream["full"]["gigabytes"]
         self.project.build.mkdir(exist_ok=True)
@@ -119,6 +134,7 @@ class FullBuild:
         else:
             key = sources.fingerprint(self.source, submodules=True)
             source = f"tree {self.source} {key}"
+            sources.check_version(self.project, self.source)
             fetch = partial(sources.from_tree, self.source, submodules=True)
         source += f" {distribution.settings_text(self.project)}"
         with locked(self.tree.with_name(f".{self.tree.name}-lock")):
@@ -141,17 +157,16 @@ class FullBuild:
         # Upstream's build writes among the sources; that is no work to be saved.
         tree.git("config", "status.showUntrackedFiles", "no")
 
+    @cached_property
     def _settings(self) -> dict[str, str]:
-        """What upstream's build is told, as environment variables; the user's win."""
+        """What upstream's build is told, as environment variables; the user's win,
+        but for those that this script has options for. Needs the prepared tree."""
         full = self.project.upstream["full"]
         settings = {
             "BUILD_TEST": "0",
             "PYTORCH_BUILD_VERSION": self.version,
             "PYTORCH_BUILD_NUMBER": "1",
-            "USE_CUDA": "0" if self.cuda is None else "1",
         }
-        if self.cuda is not None:
-            settings["TORCH_CUDA_ARCH_LIST"] = self.cuda
         stripped = distribution.is_stripped(self.tree)
         if stripped:
             settings |= full["distribution"]
@@ -162,6 +177,9 @@ class FullBuild:
             for name, value in os.environ.items()
             if name in settings or name.startswith(("BUILD_", "USE_", "CMAKE_"))
         }
+        settings["USE_CUDA"] = "0" if self.cuda is None else "1"
+        if self.cuda is not None:
+            settings["TORCH_CUDA_ARCH_LIST"] = self.cuda
         if stripped:
             prefix = distribution.libraries(self.project)
             pybind11 = run([self._tool("python"), "-m", "pybind11", "--cmakedir"])
@@ -186,7 +204,7 @@ class FullBuild:
             "CCACHE_BASEDIR": str(self.tree),
             "CCACHE_NOHASHDIR": "1",
             **os.environ,
-            **self._settings(),
+            **self._settings,
             "MAX_JOBS": str(self.jobs),
             "PATH": ":".join([*map(str, folders), os.environ["PATH"]]),
         }

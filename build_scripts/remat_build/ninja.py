@@ -48,7 +48,7 @@ class Ninja:
                 stream.write(line)
                 if status := _STATUS.match(line):
                     self._tell(int(status[1]), int(status[2]))
-                if line.startswith("FAILED:") or failure:
+                if line.startswith(("FAILED:", "ninja: error:")) or failure:
                     failure.append(line)
         if sys.stderr.isatty() and self._told:
             say("")

@@ -23,5 +23,12 @@ def add_wheel_options(parser: argparse.ArgumentParser, project: Project) -> None
         "--out", type=Path, default=project.root / "dist", help="default: %(default)s"
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="default: %(default)s"
+        "--jobs", type=_count, default=os.cpu_count(), help="default: %(default)s"
     )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:  # to Ninja, 0 is any number
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number

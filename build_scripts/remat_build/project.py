@@ -16,6 +16,8 @@ from typing import Any
 
 import tomllib
 
+from .console import say
+
 
 @dataclass(frozen=True)
 class Project:
@@ -65,7 +67,11 @@ def locked(lock_file: Path) -> Iterator[None]:
     """Hold ``lock_file`` against other processes that do the same work."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with open(lock_file, "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"wait for another run, which holds {lock_file}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 

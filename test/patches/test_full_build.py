@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,8 @@ from remat_build.console import BuildError
 from remat_build.distribution import is_stripped
 from remat_build.full import FullBuild, _complaint
 from remat_build.ninja import Ninja, _duration
-from remat_build.project import Project
+from remat_build.options import add_wheel_options
+from remat_build.project import Project, locked
 from remat_build.tree import Tree
 
 RULES = """\
@@ -55,6 +59,14 @@ def test_ninja_shows_what_failed(
     assert "FAILED: " in said
     assert "the compiler says no" in said
     assert "step 1 of 2" in said
+
+
+def test_ninja_shows_why_it_did_not_start(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BuildError):
+        Ninja(folder, 1, dict(os.environ)).run(["three"])
+    assert "unknown target 'three'" in capsys.readouterr().err
 
 
 def test_estimates_are_readable() -> None:
@@ -121,14 +133,68 @@ def test_cuda_needs_its_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
         _ = full_build(Project.here(), "9.0").version
 
 
-def test_the_flavour_is_in_the_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA 12.4, as far as it is asked for its version."""
     nvcc = tmp_path / "bin/nvcc"
     nvcc.parent.mkdir()
     nvcc.write_text("#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
     nvcc.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("toolkit")
+@pytest.mark.parametrize("text", ["hopper", "90", "8.0,9.0", "9.0;", ""])
+def test_an_unknown_architecture_is_said_first(text: str) -> None:
+    with pytest.raises(BuildError, match=r"is not an architecture; .*8\.0;9\.0\+PTX"):
+        full_build(Project.here(), text).configure()
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_architectures_are_accepted_as_upstream_does() -> None:
+    for text in ("9.0", "8.0;9.0+PTX", "8.0 9.0a", "12.0"):
+        full_build(Project.here(), text)._check_cuda()
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_options_win_over_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distribution, "is_stripped", lambda tree: False)
+    monkeypatch.setenv("USE_CUDA", "1")
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "5.0")
+    monkeypatch.setenv("USE_NUMA", "0")
+    plain, cuda = full_build(Project.here()), full_build(Project.here(), "9.0")
+    assert plain._settings["USE_CUDA"] == "0"
+    assert cuda._settings["USE_CUDA"] == "1"
+    assert cuda._settings["TORCH_CUDA_ARCH_LIST"] == "9.0"
+    assert plain._settings["USE_NUMA"] == "0"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two"])
+def test_jobs_are_counted(text: str) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_wheel_options(parser, Project.here())
+    with pytest.raises(argparse.ArgumentError, match="--jobs"):
+        parser.parse_args(["--jobs", text])
+
+
+def test_a_wait_for_another_run_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "lock"
+    with locked(lock):
+        waiting = threading.Thread(target=lambda: locked(lock).__enter__(), daemon=True)
+        waiting.start()
+        deadline = time.monotonic() + 10
+        said = ""
+        while not said and time.monotonic() < deadline:
+            said = capsys.readouterr().err
+            time.sleep(0.01)
+    waiting.join()
+    assert said == f"wait for another run, which holds {lock}\n"
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_the_flavour_is_in_the_version() -> None:
     version = Project.here().version
     assert full_build(Project.here(), "9.0").version == f"{version}.cu124"
     assert full_build(Project.here()).version == f"{version}.cpu"
