@@ -84,7 +84,7 @@ def test_bytes_that_a_composite_op_reads_are_there(run_twice, device, name):
 @pytest.mark.cpu_only("fbgemm is for the CPU")
 def test_prepacked_weights(run_twice, device):
     if "fbgemm" not in torch.backends.quantized.supported_engines:
-        pytest.skip("this machine has no fbgemm kernels")
+        pytest.skip("this machine or this build of torch has no FBGEMM kernels")
 
     def step():
         weight = torch.randn(16, 16, device=device).tanh()

@@ -214,7 +214,7 @@ def test_quantized_tensors(run_twice, device):
 
 def test_dynamically_quantized_module(run_twice, device):
     if device != "cpu" or "fbgemm" not in torch.backends.quantized.supported_engines:
-        pytest.skip("quantized kernels are the CPU's")
+        pytest.skip("needs the CPU, and FBGEMM in this build of torch")
 
     def step():
         model = torch.ao.quantization.quantize_dynamic(
@@ -392,7 +392,7 @@ def test_script_modules_are_saved(run_twice, device, tmp_path):
 
 def test_mkldnn_and_other_opaque_layouts(run_twice, device):
     if device != "cpu" or not torch.backends.mkldnn.is_available():
-        pytest.skip("mkldnn tensors are the CPU's")
+        pytest.skip("needs the CPU, and oneDNN in this build of torch")
 
     def step():
         x = torch.randn(2, 3, 8, 8).tanh()
