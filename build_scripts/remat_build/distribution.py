@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,20 @@ def libraries(project: Project) -> Path:
                     _build_library(recipe, partial)
                 (partial / note.name).write_text(json.dumps(key))
     return prefix
+
+
+def add_headers(project: Project, pybind11: Path, include: Path) -> None:
+    """Put into the wheel's include folder the distribution's headers that PyTorch's
+    own include, for extensions and torch.compile. Upstream's build takes them from
+    its submodules, and its setup.py expects them there."""
+    include.mkdir(parents=True, exist_ok=True)
+    ours = f"-I{libraries(project)}/include"
+    for name in project.upstream["full"]["headers"]:
+        said = run(["c++", ours, "-E", "-x", "c++", "-"], stdin=f"#include <{name}>\n")
+        found = re.search(rf'^# 1 "(.*/{re.escape(name)})"', said, re.MULTILINE)
+        assert found is not None
+        shutil.copyfile(found[1], include / name)
+    shutil.copytree(pybind11 / "pybind11", include / "pybind11", dirs_exist_ok=True)
 
 
 def _recipes(project: Project) -> list[dict[str, Any]]:

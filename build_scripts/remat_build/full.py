@@ -25,6 +25,8 @@ from .tree import Tree, prepare
 # Libraries that a CUDA wheel takes from the machine: its driver and toolkit.
 _OF_CUDA = ("libcuda.so*", "libcu*.so*", "libnv*.so*", "libnccl*.so*")
 
+_PYBIND11_HEADERS = "import pybind11; print(pybind11.get_include(), end='')"
+
 # A compute capability, as upstream's CMake files read them.
 _ARCHITECTURE = re.compile(r"\d+\.\da?(\+PTX)?")
 
@@ -253,7 +255,12 @@ class FullBuild:
         """Let setup.py write its wheel, and complete it with the libraries that a
         clean machine of this platform does not have."""
         raw = self.tree / "dist"
-        shutil.rmtree(raw, ignore_errors=True)
+        self._forget_written(raw)
+        if distribution.is_stripped(self.tree):
+            pybind11 = run([self._tool("python"), "-c", _PYBIND11_HEADERS])
+            distribution.add_headers(
+                self.project, Path(pybind11), self.tree / "torch/include"
+            )
         with step("write the wheel"):
             log = self.folder / "wheel.log"
             self._setup_py("bdist_wheel", "--dist-dir", raw, log=log)
@@ -267,6 +274,12 @@ class FullBuild:
         for older in out.glob(f"torch-{self.version}-{self.python.tag}-*.whl"):
             older.unlink()
         return Path(shutil.move(next(repaired.glob("*.whl")), out))
+
+    def _forget_written(self, raw: Path) -> None:
+        """Empty the folders that the wheel is put together in: CMake and setup.py
+        only add to them, and what is no longer made would stay in the wheel."""
+        for folder in (raw, self.tree / "torch/include", *self.folder.glob("lib.*")):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _complaint(log: str) -> str:

@@ -126,6 +126,39 @@ def test_a_new_tree_is_built_anew(
     assert not (new.path / "build").exists()
 
 
+def test_the_wheel_has_the_headers_that_its_headers_include(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, pybind11 = tmp_path / "prefix", tmp_path / "headers"
+    (prefix / "include").mkdir(parents=True)
+    (pybind11 / "pybind11/detail").mkdir(parents=True)
+    for name in ("cpuinfo.h", "sleef.h"):
+        (prefix / "include" / name).write_text(f"// {name}\n")
+    (pybind11 / "pybind11/detail/common.h").touch()
+    monkeypatch.setattr(distribution, "libraries", lambda project: prefix)
+    include = tmp_path / "torch/include"
+    for _ in range(2):
+        distribution.add_headers(Project.here(), pybind11, include)
+    assert (include / "sleef.h").read_text() == "// sleef.h\n"
+    assert (include / "cpuinfo.h").is_file()
+    assert (include / "pybind11/detail/common.h").is_file()
+
+
+def test_what_is_gone_leaves_the_wheel(tmp_path: Path) -> None:
+    build = full_build(Project(tmp_path))
+    stale = [
+        build.tree / "dist/old.whl",
+        build.tree / "torch/include/old.h",
+        build.folder / "lib.linux-x86_64-cpython-311/torch/old.py",
+    ]
+    kept = [build.folder / "lib/libtorch_cpu.so", build.tree / "torch/lib/libshm.so"]
+    for file in stale + kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    build._forget_written(build.tree / "dist")
+    assert [file.exists() for file in stale + kept] == [False] * 3 + [True] * 2
+
+
 def test_cuda_needs_its_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
