@@ -10,6 +10,7 @@ from torch import nn
 from torch.cuda.remat import _testing
 
 import models
+import runs
 
 
 def _images(device, count=4):
@@ -31,7 +32,7 @@ def test_batch_norm_statistics_are_exact_within_a_budget(run_twice, device):
         net = models.conv_net(16).to(device)
         return models.train(net, lambda: _images(device, 16), steps=3)
 
-    run_twice(train, budgets=(0.6,))
+    run_twice(train, budgets=runs.with_convolutions(0.6))
 
 
 def test_batch_norm_replay_leaves_the_statistics_alone(remat, device):

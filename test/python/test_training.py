@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import models
+import runs
 
 # What one op needs at once (its inputs, outputs and workspace, beside parameters,
 # gradients and the optimizer's state) must fit: models whose largest op is a good part
@@ -61,7 +62,7 @@ def test_conv_net_with_batch_norm_and_dropout(run_twice, device):
             ),
         )
 
-    run_twice(train, budgets=(0.6, 0.4))
+    run_twice(train, budgets=runs.with_convolutions(0.6, 0.4))
 
 
 def test_u_net_with_long_skips(run_twice, device):
@@ -94,7 +95,7 @@ def test_u_net_with_long_skips(run_twice, device):
             lambda i: model(torch.randn(4, 3, 32, 32, device=device)).square().mean(),
         )
 
-    run_twice(train, budgets=(0.8, 0.7))
+    run_twice(train, budgets=runs.with_convolutions(0.8, 0.7))
 
 
 def test_batches_of_changing_shape(run_twice, device):
@@ -220,4 +221,4 @@ def test_evaluation_between_training_steps(run_twice, device):
 
         return {**_fit(model, loss_of), "seen": seen}
 
-    run_twice(train, budgets=(0.6,))
+    run_twice(train, budgets=runs.with_convolutions(0.6))

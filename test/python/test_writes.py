@@ -9,6 +9,7 @@ from torch import nn
 from torch.cuda.remat import _testing
 
 import models
+import runs
 
 
 def _pair(device):
@@ -108,7 +109,7 @@ def test_residual_added_in_place(run_twice, device):
         h.square().mean().backward()
         return models.state(convs)
 
-    run_twice(step, budgets=(0.6,))
+    run_twice(step, budgets=runs.with_convolutions(0.6))
 
 
 def test_write_through_data_is_what_backward_sees(run_twice, device):
