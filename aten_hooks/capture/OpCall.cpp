@@ -193,7 +193,7 @@ void OpCall::note_result(
   StorageHandle* handle = manage(storage, *engine_);
   handle->streams.made_by_program(current_stream(device_));
   if (!record_) {
-    engine_->add_leaf(handle->nbytes, handle, /*is_new=*/true);
+    engine_->add_leaf(handle->nbytes, handle, /*is_gradient=*/true);
     return;
   }
   fresh_.push_back(handle);

@@ -56,6 +56,9 @@ Dependents find_dependents(const OpGraph& graph, VersionId id) {
         } else {
           pending.push_back(output);
         }
+        if (version.writers != 0) {
+          pending.push_back(output); // its bytes are about to go, too
+        }
       }
     }
   }

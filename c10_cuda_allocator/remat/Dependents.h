@@ -5,8 +5,8 @@
 namespace c10::remat {
 
 // The versions that replay makes from `id`, directly or through intermediates
-// whose bytes are not there: the first that hold bytes or that a storage owns
-// on every path.
+// whose bytes are not there or are being written over: the first that hold
+// bytes or that a storage owns on every path.
 struct Dependents {
   VersionIds resident;
   VersionIds evicted;

@@ -116,15 +116,6 @@ void Engine::begin_op(
   for (const Write& write : writes) {
     ++state_.graph[write.version].writers;
   }
-  if (state_.active_replays == 0) {
-    for (const VersionId id : inputs) {
-      const OpId producer = state_.graph[id].producer;
-      if (producer && state_.graph[producer].cut_pending) {
-        state_.make_leaf(id, garbage);
-      }
-    }
-    state_.settle(garbage);
-  }
   // Only now: what has come back may just have become a leaf.
   const bool cuts_leaf =
       std::any_of(writes.begin(), writes.end(), [&](const Write& write) {
@@ -177,6 +168,7 @@ VersionId Engine::replace_written(VersionId old) {
   StorageVersion& to = graph[id];
   to.escaped = from.escaped;
   to.hidden = from.hidden;
+  to.is_gradient = from.is_gradient;
   to.user_pins = from.user_pins;
   to.resident = true;
   state_.resident += from.resident ? 0 : to.size;
@@ -226,10 +218,35 @@ bool Engine::take_snapshot(VersionId id, Lock& lock) {
   return true;
 }
 
+// Note [What gradients are read for]
+// Gradients go before the next backward pass, and what was made from them
+// becomes a leaf then unless it has much more bytes. Evicted until then, it
+// would keep them: momentum cloned from gradients would hold as many bytes as
+// it has, and come back between leaves, where nothing can be evicted for it. So
+// it is a leaf at once.
+bool Engine::is_made_from_gradients(const OpCapture& capture) const {
+  const OpGraph& graph = state_.graph;
+  Bytes gradients = 0;
+  for (const VersionId id : capture.inputs) {
+    gradients += graph[id].is_gradient ? graph[id].size : 0;
+  }
+  if (gradients == 0) {
+    return false;
+  }
+  Bytes made = 0;
+  for (const OpCapture::Fresh& fresh : capture.fresh) {
+    made += fresh.size;
+  }
+  for (const Write& write : capture.writes) {
+    made += write.side_effect ? 0 : graph[write.version].size;
+  }
+  return !LeafCutter::is_worth_keeping(gradients, made);
+}
+
 // Of an op whose writes have not replaced anything yet.
 bool Engine::is_replayable(const OpCapture& capture) const {
   const OpGraph& graph = state_.graph;
-  if (capture.payload == nullptr) {
+  if (capture.payload == nullptr || is_made_from_gradients(capture)) {
     return false;
   }
   for (const VersionId id : capture.inputs) {

@@ -119,9 +119,9 @@ class REMAT_API Engine {
 
   // --- storages met outside ops ---
 
-  // A storage that no recorded op produced. `is_new`: no other code has seen
-  // it.
-  VersionId add_leaf(Bytes size, void* holder, bool is_new = false);
+  // A storage that no recorded op produced. `is_gradient`: a backward pass has
+  // just made it, and no other code has seen it.
+  VersionId add_leaf(Bytes size, void* holder, bool is_gradient = false);
 
   // A leaf of autograd holds `id`. If that was made from nothing (initialized),
   // it becomes a leaf: parameters are read all the time and never worth
@@ -204,6 +204,7 @@ class REMAT_API Engine {
   VersionId replace_written(VersionId old);
   void finish_replaced(VersionId old, Garbage& garbage);
   bool take_snapshot(VersionId id, Lock& lock);
+  bool is_made_from_gradients(const OpCapture& capture) const;
   bool is_replayable(const OpCapture& capture) const;
   VersionIds add_results(OpCapture& capture, bool replayable, OpRecord& record);
   OpId record_op(

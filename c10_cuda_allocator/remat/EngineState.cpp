@@ -138,4 +138,16 @@ void EngineState::make_leaf(VersionId id, Garbage& garbage) {
   index->refresh(id);
 }
 
+void EngineState::cut_if_pending(OpId op, Garbage& garbage) {
+  if (!graph[op].alive || !graph[op].cut_pending) {
+    return;
+  }
+  const VersionIds outputs = graph[op].outputs;
+  for (const VersionId output : outputs) {
+    if (output && graph[output].owned && can_become_leaf(output)) {
+      make_leaf(output, garbage);
+    }
+  }
+}
+
 } // namespace c10::remat

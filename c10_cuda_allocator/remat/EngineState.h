@@ -76,7 +76,17 @@ struct EngineState {
   void let_go(VersionId id, Garbage& garbage) noexcept;
   void unpin(const VersionIds& ids, Garbage& garbage);
 
+  // Can `id` become a leaf now? Not if a replay under way will run its
+  // producer, nor if an op is writing over it, which has seen to the readers of
+  // leaves only.
+  bool can_become_leaf(VersionId id) const {
+    const StorageVersion& version = graph[id];
+    return version.resident && version.writers == 0 &&
+        (!version.producer || graph[version.producer].planned == 0);
+  }
   void make_leaf(VersionId id, Garbage& garbage);
+  // Where `op` was to be cut, its outputs that have come back become leaves.
+  void cut_if_pending(OpId op, Garbage& garbage);
 
   // Tells the policy how much of the budget is free, and that it is short.
   void report_residual();
@@ -96,8 +106,6 @@ struct EngineState {
   Bytes resident = 0; // of all versions
   Ticks now = 0;
   uint64_t epoch = 0; // parameter updates so far
-  // Replays under way. History that they may be using is not cut.
-  uint32_t active_replays = 0;
 };
 
 } // namespace c10::remat

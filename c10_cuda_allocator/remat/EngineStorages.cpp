@@ -42,7 +42,7 @@ bool Engine::declare_parameter(VersionId id) {
   if (!version.producer) {
     return true;
   }
-  if (!version.resident || state_.active_replays != 0 ||
+  if (!state_.can_become_leaf(id) ||
       !state_.graph[version.producer].inputs.empty()) {
     return false;
   }
@@ -51,12 +51,13 @@ bool Engine::declare_parameter(VersionId id) {
   return true;
 }
 
-VersionId Engine::add_leaf(Bytes size, void* holder, bool is_new) {
+VersionId Engine::add_leaf(Bytes size, void* holder, bool is_gradient) {
   const Lock lock(state_.mutex);
   const VersionId id = state_.graph.add_version(size, holder, state_.now);
   state_.graph.own(id);
   state_.graph[id].resident = true;
-  state_.graph[id].hidden = is_new;
+  state_.graph[id].hidden = is_gradient;
+  state_.graph[id].is_gradient = is_gradient;
   state_.resident += size;
   state_.storage.set_version(holder, id);
   if (state_.trace.is_on()) {

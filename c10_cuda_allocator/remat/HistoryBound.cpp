@@ -68,8 +68,8 @@ void HistoryBound::enforce(Garbage& garbage) {
           output && graph[output].owned && !graph[output].resident;
     }
     for (const VersionId output : outputs) {
-      if (output && graph[output].owned && graph[output].resident &&
-          graph[output].pins == 0) {
+      if (output && graph[output].owned && graph[output].pins == 0 &&
+          state_.can_become_leaf(output)) {
         state_.make_leaf(output, garbage);
       }
     }

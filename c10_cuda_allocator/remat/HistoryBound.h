@@ -10,9 +10,9 @@ class HistoryBound {
  public:
   explicit HistoryBound(EngineState& state) : state_(state) {}
 
-  // Is it time for `enforce`? Only while no replay is under way.
+  // Is it time for `enforce`?
   bool is_due() const {
-    return state_.graph.op_count() >= next_check_ && state_.active_replays == 0;
+    return state_.graph.op_count() >= next_check_;
   }
   void enforce(Garbage& garbage);
 

@@ -39,6 +39,10 @@ bool LeafCutter::is_worth_keeping(VersionId id) const {
       kept += input != id && goes && !version.producer ? version.size : 0;
     }
   }
+  return is_worth_keeping(kept, dependents);
+}
+
+bool LeafCutter::is_worth_keeping(Bytes kept, Bytes dependents) {
   return kept <= dependents / kLeastSupport;
 }
 
@@ -65,7 +69,9 @@ void LeafCutter::cut(
         state_.unpin(next, garbage);
         throw;
       }
-      state_.make_leaf(next[0], garbage);
+      if (!state_.graph.is_leaf(next[0])) {
+        state_.make_leaf(next[0], garbage);
+      }
       state_.unpin(next, garbage);
     }
   } catch (...) {
@@ -76,7 +82,7 @@ void LeafCutter::cut(
 }
 
 void LeafCutter::cut_from_dead(VersionId id, Garbage& garbage) {
-  if (state_.active_replays != 0 || is_worth_keeping(id)) {
+  if (is_worth_keeping(id)) {
     return; // held until memory is short or its dependents are gone
   }
   const Dependents found = find_dependents(state_.graph, id);
@@ -84,9 +90,18 @@ void LeafCutter::cut_from_dead(VersionId id, Garbage& garbage) {
     state_.graph[state_.graph[evicted].producer].cut_pending = true;
   }
   for (const VersionId resident : found.resident) {
-    state_.make_leaf(resident, garbage);
+    if (is_cuttable(resident)) {
+      state_.make_leaf(resident, garbage);
+    } else {
+      state_.graph[state_.graph[resident].producer].cut_pending = true;
+    }
   }
   state_.settle(garbage);
+}
+
+// Not what only a replay under way has made.
+bool LeafCutter::is_cuttable(VersionId id) const {
+  return state_.graph[id].owned && state_.can_become_leaf(id);
 }
 
 // Under pressure a held leaf is worth less than what rests on it: those become
@@ -116,17 +131,12 @@ Bytes LeafCutter::release_held(Bytes wanted, Garbage& garbage) {
 }
 
 bool LeafCutter::try_cut(VersionId id, Garbage& garbage) {
-  if (state_.active_replays != 0) {
-    return false;
-  }
   const Dependents found = find_dependents(state_.graph, id);
   if (!found.evicted.empty()) {
     return false;
   }
-  // An op that is running may be about to write over what it has pinned, and
-  // has seen to the readers of leaves only.
   for (const VersionId dependent : found.resident) {
-    if (state_.graph[dependent].pins != 0) {
+    if (!is_cuttable(dependent)) {
       return false;
     }
   }

@@ -18,6 +18,9 @@ class LeafCutter {
   // Is `id` small beside what rests on it?
   bool is_worth_keeping(VersionId id) const;
 
+  // Are they worth keeping for the sake of `dependents` bytes?
+  static bool is_worth_keeping(Bytes kept, Bytes dependents);
+
   // `id` is about to be written: brings back its evicted dependents, for which
   // it drops `lock`, and makes leaves of all. Needs the replay lock. Throws
   // what a replay throws.
@@ -31,7 +34,8 @@ class LeafCutter {
   Bytes release_held(Bytes wanted, Garbage& garbage);
 
  private:
-  // False if some dependent is evicted or in use, or a replay is under way.
+  bool is_cuttable(VersionId id) const;
+  // False if some dependent is evicted, or cannot become a leaf now.
   bool try_cut(VersionId id, Garbage& garbage);
 
   EngineState& state_;

@@ -174,6 +174,93 @@ TEST(EngineTest, HoldsALeafForAsLongAsSomethingNeedsIt) {
   EXPECT_TRUE(program.device.holders.empty());
 }
 
+// As momentum that was cloned from gradients: all of it is read at once.
+TEST(EngineTest, GivesBackWhatIsHeldAsSoonAsItsDependentIsBack) {
+  SimProgram program(kAmple);
+  SimProgram::OpSpec update;
+  std::vector<Var> gradients;
+  for (int i = 0; i < 8; ++i) {
+    gradients.push_back(program.leaf(8));
+    update.writes.push_back(program.op1({gradients.back()}, 8));
+  }
+  program.engine.evict_all();
+  for (const Var gradient : gradients) {
+    program.drop(gradient);
+  }
+  EXPECT_EQ(program.engine.census().held, 64U);
+  program.device.capacity = 64 + 8;
+  program.op(update);
+  EXPECT_EQ(program.engine.census().held, 0U);
+  program.check_invariants();
+}
+
+TEST(EngineTest, WhatGradientsAreReadForIsALeafUnlessItIsMuchLarger) {
+  SimProgram program(kAmple);
+  const Var gradient = program.leaf(8, /*is_gradient=*/true);
+  EXPECT_FALSE(program.evict(program.op1({gradient}, 8)));
+  EXPECT_TRUE(program.evict(program.op1({gradient}, 32)));
+  const Var state = program.op1({program.leaf(8)}, 8);
+  program.write(state, {gradient});
+  EXPECT_FALSE(program.evict(state));
+  program.check_invariants();
+}
+
+TEST(EngineTest, GivesBackALeafThatDiedDuringAReplay) {
+  SimProgram program(kAmple);
+  const Var leaf = program.leaf(8);
+  const Var x = program.op1({leaf}, 8);
+  const Var y = program.op1({program.leaf(8)}, 8);
+  program.engine.evict_all();
+  program.device.during_replay = [&] { program.drop(leaf); };
+  EXPECT_TRUE(program.holds_expected(y));
+  EXPECT_EQ(program.engine.census().held, 8U); // for x
+  EXPECT_TRUE(program.holds_expected(x));
+  EXPECT_EQ(program.engine.census().held, 0U);
+  program.check_invariants();
+}
+
+// The replay under way is to run the record that a leaf's death would cut.
+TEST(EngineTest, CutsNoRecordThatAReplayUnderWayWillRun) {
+  SimProgram program(kAmple);
+  const Var leaf = program.leaf(8);
+  const Var x = program.op1({leaf}, 8);
+  SimProgram::OpSpec pair;
+  pair.inputs = {leaf, x};
+  pair.fresh = {8, 8};
+  const auto parts = program.op(pair);
+  const Var y = program.op1({parts[0]}, 8);
+  program.evict(x);
+  program.evict(parts[0]); // the other part is there, and would be cut
+  program.evict(y);
+  program.device.during_replay = [&] { program.drop(leaf); };
+  EXPECT_TRUE(program.holds_expected(y));
+  program.check_invariants();
+  for (const Var var : {x, parts[0], parts[1]}) {
+    EXPECT_TRUE(program.holds_expected(var));
+  }
+  EXPECT_EQ(program.engine.census().held, 0U);
+  program.check_invariants();
+}
+
+// Of what a running op writes over, the old bytes go when it ends.
+TEST(EngineTest, ALeafGoesUnderAnOpThatWritesOverItsDependent) {
+  for (const bool dies : {true, false}) {
+    SimProgram program(kAmple);
+    const Var leaf = program.leaf(8);
+    const Var x = program.op1({leaf}, 8);
+    const Var y = program.op1({x}, 8);
+    SimProgram::OpSpec spec;
+    spec.writes = {x};
+    spec.meanwhile = [&] { dies ? program.drop(leaf) : program.write(leaf); };
+    program.op(spec);
+    program.check_invariants();
+    program.engine.evict_all();
+    EXPECT_TRUE(program.holds_expected(y));
+    EXPECT_TRUE(program.holds_expected(x));
+    program.check_invariants();
+  }
+}
+
 TEST(EngineTest, ReportsThatThereIsNoVictim) {
   SimProgram program(/*capacity=*/100);
   program.leaf(60);

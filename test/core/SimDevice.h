@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace c10::remat {
@@ -175,6 +176,9 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
       }
     }
     ++replays;
+    if (const auto meanwhile = std::exchange(during_replay, nullptr)) {
+      meanwhile();
+    }
     if (fail_replay_in > 0 && --fail_replay_in == 0) {
       throw SimOpFailed("made to fail");
     }
@@ -205,6 +209,7 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
   uint64_t relief_calls = 0;
   uint64_t replays = 0;
   uint64_t fail_replay_in = 0; // 1: the next one throws
+  std::function<void()> during_replay; // what another thread does, once
   std::vector<std::unique_ptr<SimHolder>> holders;
 
  private:

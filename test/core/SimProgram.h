@@ -5,6 +5,7 @@
 #include <c10/remat/policy/PolicyRegistry.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -45,6 +46,7 @@ class SimProgram {
     CostNs cost = 10;
     bool replayable = true;
     bool fails = false;
+    std::function<void()> meanwhile; // what another thread does while it runs
   };
 
   explicit SimProgram(Bytes capacity, Config config = {})
@@ -53,11 +55,11 @@ class SimProgram {
     device.engine = &engine;
   }
 
-  Var leaf(Bytes size, bool is_new = false) {
+  Var leaf(Bytes size, bool is_gradient = false) {
     device.allocate(size);
     const uint64_t value = mix(next_tag_++, 7);
     SimHolder* holder = device.make_holder(size, value);
-    return bind(engine.add_leaf(size, holder, is_new), holder, value);
+    return bind(engine.add_leaf(size, holder, is_gradient), holder, value);
   }
 
   // Runs an op as capture does. Returns the fresh storages.
@@ -84,6 +86,9 @@ class SimProgram {
       writes.push_back(update);
     }
     engine.begin_op(operands, inputs, writes);
+    if (spec.meanwhile) {
+      spec.meanwhile();
+    }
 
     OpCapture capture;
     const uint64_t tag = next_tag_++;

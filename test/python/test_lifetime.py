@@ -19,6 +19,7 @@ def _resident_set_bytes() -> int:
 
 
 def test_dropped_tensor_gives_its_memory_back_now(remat, device):
+    torch.randn(256, 256, device=device).sin()  # on a GPU, reserves memory
     before = remat.memory_allocated(device)
     y = torch.randn(256, 256, device=device).tanh()
     z = y.sin()
@@ -116,6 +117,34 @@ def test_values_kept_only_by_records_do_not_outlive_the_plain_run(remat, device)
     before = remat.memory_allocated(device)
     y = x.tanh().sin().exp()  # the intermediates are nobody's
     assert remat.memory_allocated(device) == runs.about(before + y.nbytes)
+
+
+def test_old_gradients_go_one_by_one_as_evicted_momentum_comes_back(remat, device):
+    parameters = [torch.randn(256, 256, device=device) for _ in range(8)]
+    for parameter in parameters:
+        parameter.requires_grad_()
+    size = parameters[0].nbytes
+    optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=0.9, foreach=True)
+    memory = remat if device == "cpu" else torch.cuda
+
+    def backward():
+        for parameter in parameters:
+            parameter.square().sum().backward()
+
+    backward()
+    optimizer.step()
+    momentum = [optimizer.state[p]["momentum_buffer"] for p in parameters]
+    # On a GPU gradients are known as such, and what copies them is not evicted.
+    is_evicted = device == "cpu"
+    assert [_testing.evict(buffer) for buffer in momentum] == [is_evicted] * 8
+    optimizer.zero_grad()
+    assert remat.stats(device).held_bytes == is_evicted * 8 * size
+    backward()
+    memory.reset_peak_memory_stats(device)
+    before = memory.memory_allocated(device)
+    optimizer.step()  # reads all of the momentum at once
+    assert memory.max_memory_allocated(device) - before < 2 * size
+    assert remat.stats(device).held_bytes == 0
 
 
 def _flat(remat, device, step, steps, warm):

@@ -36,6 +36,7 @@ struct OpRecord {
   InlineVector<Overwrite, 1> overwrites;
   std::shared_ptr<OpPayload> payload;
   uint32_t live_outputs = 0; // outputs that still have this producer
+  uint32_t planned = 0; // times that replays under way will run it
   bool alive = false; // the slot is in use
   // The history behind this record grew too long: its outputs become leaves
   // as soon as they are resident.

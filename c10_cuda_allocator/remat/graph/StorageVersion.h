@@ -37,6 +37,7 @@ struct StorageVersion {
   bool escaped = false; // its address may be kept: never evicted
   // Managed since it was made: nobody knows its address, unless it escaped.
   bool hidden = false;
+  bool is_gradient = false; // made by a backward pass
 };
 
 // Its bytes serve the program, or replays to come.

@@ -46,6 +46,7 @@ Rematerializer::Frame Rematerializer::reserve(
   for (size_t i = plan.ops.size(); i-- > 0;) {
     const uint64_t place = places_outside + plan.ops.size() - i;
     const OpId op = plan.ops[i];
+    ++state_.graph[op].planned;
     for (const VersionId input : state_.graph[op].inputs) {
       StorageVersion& version = state_.graph[input];
       ++version.reservations;
@@ -68,6 +69,7 @@ void Rematerializer::unreserve(
     size_t place,
     Garbage& garbage) {
   const OpId op = frame.plan.ops[place];
+  --state_.graph[op].planned;
   // Collecting may forget the record itself.
   VersionIds versions = state_.graph[op].inputs;
   for (size_t i = 0; i < versions.size(); ++i) {
@@ -84,6 +86,8 @@ void Rematerializer::unreserve(
   for (const VersionId id : versions) {
     state_.release_if_unused(id, garbage, /*was_replayed=*/true);
   }
+  // Now, not when all of the plan has run: what its leaves hold is needed.
+  state_.cut_if_pending(op, garbage);
 }
 
 ReplayRequest Rematerializer::request_for(OpId op) {
@@ -178,7 +182,6 @@ void Rematerializer::bring_back(
       std::max<uint64_t>(state_.counters.deepest_replay, planned);
   const size_t most_ops = kLongestDetour * (planned + 1);
   size_t ops_run = 0;
-  ++state_.active_replays;
   try {
     while (!frames.empty()) {
       Frame& frame = frames.back();
@@ -209,10 +212,8 @@ void Rematerializer::bring_back(
       }
     }
     state_.settle(garbage);
-    --state_.active_replays;
     throw;
   }
-  --state_.active_replays;
 }
 
 } // namespace c10::remat

@@ -43,10 +43,10 @@ TEST(LargestHoleTest, IsWhatNeighborsMakeTogether) {
 
 TEST(LargestHoleTest, ReachesOverWhatSlides) {
   SimProgram program(/*capacity=*/1 << 20);
-  const Var leaf = program.leaf(100, /*is_new=*/true);
-  program.op1({leaf}, 100);
-  const Var between = program.leaf(100, /*is_new=*/true);
-  program.op1({leaf}, 100);
+  program.leaf(100, /*is_gradient=*/true);
+  program.op1({}, 100);
+  const Var between = program.leaf(100, /*is_gradient=*/true);
+  program.op1({}, 100);
   lay_out(program, 4);
   EXPECT_EQ(program.engine.census().largest_hole, 200U);
   program.engine.pin_by_user(program.id(between));
