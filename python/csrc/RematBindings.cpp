@@ -222,7 +222,7 @@ py::dict counters(int device) {
   result["moved_bytes"] = counters.moved_bytes;
   result["fragmentation"] = counters.reserved_at_requests == 0
       ? 0.0
-      : static_cast<double>(counters.unused_at_requests) /
+      : static_cast<double>(counters.unusable_at_requests) /
           static_cast<double>(counters.reserved_at_requests);
   result["replays"] = counters.replays;
   result["recompute_ns"] = counters.recompute_ns;

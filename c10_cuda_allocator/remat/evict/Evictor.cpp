@@ -249,6 +249,7 @@ void Evictor::count_move(const BlockView& block) noexcept {
 Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
   Counters& counters = state_.counters;
   const uint64_t before = counters.evictions;
+  const Bytes resident = state_.resident;
   Bytes freed = 0;
   const Segments segments = state_.device.segments(request);
   Bytes free = 0; // where the request could be served
@@ -270,7 +271,10 @@ Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
   }
   if (freed > 0) {
     counters.reserved_at_requests += request.reserved;
-    counters.unused_at_requests += request.unused;
+    // What the request takes of the free bytes is of use.
+    const Bytes free_now = request.unused + (resident - state_.resident);
+    counters.unusable_at_requests +=
+        free_now - std::min(free_now, request.size);
   }
   if (request.size > 0 && free >= request.size) {
     counters.fragmentation_evictions += counters.evictions - before;

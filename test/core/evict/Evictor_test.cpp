@@ -136,6 +136,35 @@ TEST(EvictorTest, EvictsWhereCopyingTakesLongerOrFindsNoRoom) {
   }
 }
 
+TEST(EvictorTest, CallsFreeBytesUnusableThatTheRequestDoesNotTake) {
+  struct Case {
+    std::vector<int> holes;
+    Bytes request;
+    Bytes unusable;
+  };
+  for (const Case& each :
+       {Case{{2, 3, 4}, 400, 0}, Case{{2, 4, 6}, 300, 100}}) {
+    SimProgram program(/*capacity=*/1 << 20);
+    const Var leaf = program.leaf(1);
+    std::vector<Var> made;
+    for (int i = 0; i < 8; ++i) {
+      made.push_back(program.op1({leaf}, 100));
+    }
+    for (const int i : each.holes) {
+      program.evict(made[i]);
+    }
+    const OneSegment segment(program);
+    program.device.copy_ns = 1000000; // nothing slides
+    MemoryRequest request = request_of(each.request);
+    request.reserved = 801;
+    request.unused = 300;
+    EXPECT_EQ(program.engine.relieve_request(request), 100U);
+    const auto counters = program.engine.counters();
+    EXPECT_EQ(counters.reserved_at_requests, 801U);
+    EXPECT_EQ(counters.unusable_at_requests, each.unusable);
+  }
+}
+
 TEST(EvictorTest, CoopEvictsNeighborsAndMovesNothing) {
   Config config;
   config.policy = "coop";
