@@ -327,8 +327,9 @@ OpId Engine::record_op(
     CostNs cost,
     OpRecord&& record) {
   if (!replayable || record.outputs.empty()) {
-    for (const VersionId id : capture.inputs) {
-      state_.policy->on_read(state_.graph, id);
+    if (*capture.name != '\0') { // else a write from outside any op
+      state_.policy->on_unrecorded(
+          state_.graph, {capture.name, cost, capture.inputs});
     }
     return {};
   }

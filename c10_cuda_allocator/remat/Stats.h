@@ -16,7 +16,7 @@ struct Counters {
   // would have served, had they been in one place.
   uint64_t fragmentation_evictions = 0;
   // Sums over the requests that memory was evicted for: what was reserved, and
-  // what of that is still free once the request has what it takes.
+  // what of that was free and not taken by the request.
   Bytes reserved_at_requests = 0;
   Bytes unusable_at_requests = 0;
   // Storages that were copied elsewhere in device memory so that neighboring

@@ -272,9 +272,10 @@ Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
   if (freed > 0) {
     counters.reserved_at_requests += request.reserved;
     // What the request takes of the free bytes is of use.
-    const Bytes free_now = request.unused + (resident - state_.resident);
+    const Bytes evicted = resident - state_.resident;
+    const Bytes taken = request.size - std::min(request.size, evicted);
     counters.unusable_at_requests +=
-        free_now - std::min(free_now, request.size);
+        request.unused - std::min(request.unused, taken);
   }
   if (request.size > 0 && free >= request.size) {
     counters.fragmentation_evictions += counters.evictions - before;

@@ -10,6 +10,12 @@
 
 namespace c10::remat {
 
+struct UnrecordedOp {
+  const char* name;
+  CostNs cost;
+  const VersionIds& inputs;
+};
+
 class PlanExchange;
 class ProgramLog;
 
@@ -77,7 +83,11 @@ class REMAT_API EvictionPolicy {
   // is in use while it is resident and owned, or kept. What it is for a while
   // during a replay, without an owner, is no change.
   virtual void on_captured(const OpGraph& /*graph*/, OpId /*op*/) {}
-  // Read by an op that is not recorded, or outside any op.
+  // The program has run an op that is not recorded.
+  virtual void on_unrecorded(
+      const OpGraph& /*graph*/,
+      const UnrecordedOp& /*op*/) {}
+  // Read outside any op.
   virtual void on_read(const OpGraph& /*graph*/, VersionId /*id*/) {}
   // No longer in use, whatever the reason: eviction, being written over, or
   // the death of its owner while its record is kept.

@@ -18,19 +18,7 @@ void FutureRecorder::captured(const OpGraph& graph, OpId op) {
     return;
   }
   const OpRecord& record = graph[op];
-  Future::Op seen;
-  seen.fingerprint = future_.fingerprint();
-  seen.cost = record.cost;
-  seen.start = future_.length();
-  seen.first_value = static_cast<uint32_t>(future_.values.size());
-  for (const char* c = record.name; *c != '\0'; ++c) {
-    seen.fingerprint = mix(seen.fingerprint, static_cast<unsigned char>(*c));
-  }
-  for (const VersionId input : record.inputs) {
-    const uint32_t value = value_of(graph, input);
-    seen.fingerprint = mix(mix(seen.fingerprint, value), graph[input].size);
-    add_use(value);
-  }
+  Future::Op seen = read_by(graph, record.name, record.cost, record.inputs);
   for (const VersionId output : record.outputs) {
     if (!output) {
       continue;
@@ -47,6 +35,34 @@ void FutureRecorder::captured(const OpGraph& graph, OpId op) {
     ++seen.value_count;
   }
   future_.ops.push_back(seen);
+  ++recorded_;
+}
+
+void FutureRecorder::unrecorded(const OpGraph& graph, const UnrecordedOp& op) {
+  if (!has_given_up_) {
+    future_.ops.push_back(read_by(graph, op.name, op.cost, op.inputs));
+  }
+}
+
+Future::Op FutureRecorder::read_by(
+    const OpGraph& graph,
+    const char* name,
+    CostNs cost,
+    const VersionIds& inputs) {
+  Future::Op seen;
+  seen.fingerprint = future_.fingerprint();
+  seen.cost = cost;
+  seen.start = future_.length();
+  seen.first_value = static_cast<uint32_t>(future_.values.size());
+  for (const char* c = name; *c != '\0'; ++c) {
+    seen.fingerprint = mix(seen.fingerprint, static_cast<unsigned char>(*c));
+  }
+  for (const VersionId input : inputs) {
+    const uint32_t value = value_of(graph, input);
+    seen.fingerprint = mix(mix(seen.fingerprint, value), graph[input].size);
+    add_use(value);
+  }
+  return seen;
 }
 
 void FutureRecorder::read(const OpGraph& graph, VersionId id) {
@@ -63,6 +79,7 @@ void FutureRecorder::finish(const OpGraph& graph) {
 
 void FutureRecorder::restart() {
   future_ = {};
+  recorded_ = 0;
   ++start_;
   has_given_up_ = false;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../graph/OpGraph.h"
+#include "EvictionPolicy.h"
 #include "Future.h"
 
 #include <utility>
@@ -14,7 +15,8 @@ class REMAT_API FutureRecorder {
   static constexpr uint32_t kUnknown = UINT32_MAX;
 
   void captured(const OpGraph& graph, OpId op);
-  // Read by an op that is not recorded, or outside any op.
+  void unrecorded(const OpGraph& graph, const UnrecordedOp& op);
+  // Read outside any op.
   void read(const OpGraph& graph, VersionId id);
 
   // Begins anew, with the next op.
@@ -31,6 +33,10 @@ class REMAT_API FutureRecorder {
   uint32_t place() const {
     return static_cast<uint32_t>(future_.ops.size());
   }
+  // Ops so far, without those that are not recorded.
+  uint32_t recorded() const {
+    return recorded_;
+  }
   const Future& future() const {
     return future_;
   }
@@ -45,10 +51,17 @@ class REMAT_API FutureRecorder {
     uint32_t start = 0;
   };
 
+  // Of the next op, but for what it makes.
+  Future::Op read_by(
+      const OpGraph& graph,
+      const char* name,
+      CostNs cost,
+      const VersionIds& inputs);
   void add_use(uint32_t value);
 
   Future future_;
   bool has_given_up_ = false;
+  uint32_t recorded_ = 0;
   uint32_t start_ = 1; // number of the restart
   std::vector<Known> known_; // by VersionId::index
 };

@@ -92,10 +92,23 @@ void NextUsePolicy::expect(
 void NextUsePolicy::on_captured(const OpGraph& graph, OpId op) {
   const uint32_t place = recorder_.place();
   recorder_.captured(graph, op);
-  is_on_course_ = is_on_course_ && place < future_->ops.size() &&
-      recorder_.future().fingerprint() == future_->ops[place].fingerprint;
+  check_course(place);
   NeighborhoodPolicy::on_captured(graph, op);
   read_.add(graph[op].inputs);
+}
+
+void NextUsePolicy::on_unrecorded(
+    const OpGraph& graph,
+    const UnrecordedOp& op) {
+  const uint32_t place = recorder_.place();
+  recorder_.unrecorded(graph, op);
+  check_course(place);
+  read_.add(op.inputs);
+}
+
+void NextUsePolicy::check_course(uint32_t place) {
+  is_on_course_ = is_on_course_ && place < future_->ops.size() &&
+      recorder_.future().fingerprint() == future_->ops[place].fingerprint;
 }
 
 void NextUsePolicy::on_read(const OpGraph& graph, VersionId id) {

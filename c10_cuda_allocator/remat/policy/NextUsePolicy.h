@@ -66,10 +66,13 @@ class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
       override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
+  void on_unrecorded(const OpGraph& graph, const UnrecordedOp& op) override;
   void on_read(const OpGraph& graph, VersionId id) override;
   void on_rematerialized(const OpGraph& graph, VersionId id) override;
 
  private:
+  // The last op was the one at this place.
+  void check_course(uint32_t place);
   // The place at which `id` is next needed.
   uint32_t next_need(const OpGraph& graph, VersionId id) const;
 

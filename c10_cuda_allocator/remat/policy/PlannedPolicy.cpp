@@ -74,15 +74,27 @@ void PlannedPolicy::on_captured(const OpGraph& graph, OpId op) {
   }
   const bool was_on_course = iteration_.is_on_course();
   iteration_.on_captured(graph, op);
+  most_alive_ = std::max(most_alive_, graph.owned_count());
+  op_done(was_on_course);
+  if (iteration_.recorder().recorded() == kShortest && is_logging_) {
+    log_.add_leaves(graph);
+  }
+}
+
+void PlannedPolicy::on_unrecorded(
+    const OpGraph& graph,
+    const UnrecordedOp& op) {
+  const bool was_on_course = iteration_.is_on_course();
+  iteration_.on_unrecorded(graph, op);
+  op_done(was_on_course);
+}
+
+void PlannedPolicy::op_done(bool was_on_course) {
   if (was_on_course && !iteration_.is_on_course()) {
     ++changes_;
     change_course();
   }
-  most_alive_ = std::max(most_alive_, graph.owned_count());
-  const uint32_t place = iteration_.recorder().place();
-  if (place == kShortest && is_logging_) {
-    log_.add_leaves(graph);
-  } else if (place >= longest()) {
+  if (iteration_.recorder().place() >= longest()) {
     give_up();
   }
 }
@@ -99,7 +111,7 @@ void PlannedPolicy::give_up() {
 }
 
 void PlannedPolicy::begin_iteration(const OpGraph& graph) {
-  if (iteration_.recorder().place() >= kShortest) {
+  if (iteration_.recorder().recorded() >= kShortest) {
     learn(graph);
     decide_logging(/*was_short=*/room_ > 0);
     room_ = 0;

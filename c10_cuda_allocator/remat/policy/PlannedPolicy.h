@@ -67,6 +67,7 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
       override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
+  void on_unrecorded(const OpGraph& graph, const UnrecordedOp& op) override;
   void on_read(const OpGraph& graph, VersionId id) override;
   void on_evicted(const OpGraph& graph, VersionId id) override;
   void on_rematerialized(const OpGraph& graph, VersionId id) override;
@@ -120,6 +121,8 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   bool awaits_answer(const Known& known) const {
     return !known.has_answer && known.asked_session == exchange_->session();
   }
+  // What there is to do after each op, recorded or not.
+  void op_done(bool was_on_course);
   // Goes on as one that began as this iteration has, if there is one.
   void change_course();
   // From now on as `known`, by its plan.

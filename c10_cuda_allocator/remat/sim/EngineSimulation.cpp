@@ -75,6 +75,7 @@ class EngineRuntime {
     result_.replays = counters.replays;
     result_.deepest_replay = counters.deepest_replay;
     result_.peak = ports_.peak();
+    result_.peak_place = ports_.peak_place();
     return result_;
   }
 
@@ -205,6 +206,7 @@ class EngineRuntime {
       capture.payload = payload_;
     }
     engine_.end_op(std::move(capture));
+    ++ports_.place;
   }
 
   void hold_references() {

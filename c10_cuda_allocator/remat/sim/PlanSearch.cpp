@@ -46,8 +46,8 @@ std::optional<PlanAnswer> search_plan(
   const Workload workload = workload_of(request.program, "the last iteration");
   SimulationLimits limits;
   limits.may_go_on = may_go_on;
-  const bool is_same =
-      is_alike(*future_of(workload, may_go_on), *request.future);
+  Foresight foresight = foresee(workload, may_go_on);
+  const bool is_same = is_alike(*foresight.future, *request.future);
   if (may_go_on != nullptr && !(*may_go_on)()) {
     return std::nullopt;
   }
@@ -56,7 +56,8 @@ std::optional<PlanAnswer> search_plan(
   }
   const SimulationResult online =
       simulate(workload, std::make_unique<DtrPolicy>(), request.room, limits);
-  Planner planner(workload, request.room, request.future, may_go_on);
+  foresight.future = request.future; // costs are those that were measured
+  Planner planner(workload, request.room, std::move(foresight), may_go_on);
   const Plan& plan = planner.improve(Planner::kCandidates);
   if (may_go_on != nullptr && !(*may_go_on)()) {
     return std::nullopt;

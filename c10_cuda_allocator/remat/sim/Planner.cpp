@@ -25,6 +25,9 @@ class LookingPolicy final : public EvictionPolicy {
   void on_captured(const OpGraph& graph, OpId op) override {
     recorder_->captured(graph, op);
   }
+  void on_unrecorded(const OpGraph& graph, const UnrecordedOp& op) override {
+    recorder_->unrecorded(graph, op);
+  }
   void on_read(const OpGraph& graph, VersionId id) override {
     recorder_->read(graph, id);
   }
@@ -64,36 +67,34 @@ constexpr float kWishBias = 4;
 
 } // namespace
 
-std::shared_ptr<const Future> future_of(
+Foresight foresee(
     const Workload& workload,
     const std::function<bool()>* may_go_on) {
   auto recorder = std::make_shared<FutureRecorder>();
   SimulationLimits limits;
   limits.may_go_on = may_go_on;
-  simulate(
+  const SimulationResult result = simulate(
       workload,
       std::make_unique<LookingPolicy>(recorder),
       Config::kUnlimited,
       limits);
-  return std::make_shared<Future>(recorder->future());
+  return {std::make_shared<Future>(recorder->future()), result.peak_place};
 }
 
 Planner::Planner(const Workload& workload, Bytes budget, uint64_t seed)
-    : workload_(workload),
-      budget_(budget),
-      future_(future_of(workload)),
-      state_(seed * 0x9e3779b97f4a7c15ULL + 1) {}
+    : Planner(workload, budget, foresee(workload), nullptr, seed) {}
 
 Planner::Planner(
     const Workload& workload,
     Bytes budget,
-    std::shared_ptr<const Future> future,
+    Foresight foresight,
     const std::function<bool()>* may_go_on,
     uint64_t seed)
     : workload_(workload),
       budget_(budget),
       may_go_on_(may_go_on),
-      future_(std::move(future)),
+      future_(std::move(foresight.future)),
+      peak_(foresight.peak),
       state_(seed * 0x9e3779b97f4a7c15ULL + 1) {}
 
 const Plan& Planner::improve(size_t candidates) {
@@ -196,7 +197,7 @@ std::vector<float> Planner::wishful_bias(double margin) const {
       static_cast<Bytes>(static_cast<double>(budget_) * (1 - margin));
   std::vector<float> bias;
   for (const Wish wish :
-       wishes_at_peak(*future_, workload_.peak(), room, may_go_on_)) {
+       wishes_at_peak(*future_, peak_, workload_.peak(), room, may_go_on_)) {
     bias.push_back(
         wish == Wish::Keep        ? kWishBias
             : wish == Wish::LetGo ? -kWishBias

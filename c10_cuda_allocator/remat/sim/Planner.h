@@ -12,7 +12,11 @@ namespace c10::remat {
 
 // What an engine that never evicts sees of the workload; as far as it got once
 // `may_go_on` has returned false.
-REMAT_API std::shared_ptr<const Future> future_of(
+struct Foresight {
+  std::shared_ptr<const Future> future;
+  uint32_t peak = 0; // place of the op that needs the most memory
+};
+REMAT_API Foresight foresee(
     const Workload& workload,
     const std::function<bool()>* may_go_on = nullptr);
 
@@ -41,13 +45,13 @@ class REMAT_API Planner {
   static constexpr size_t kMostCandidates = 256;
 
   Planner(const Workload& workload, Bytes budget, uint64_t seed = 1);
-  // `future` is what an engine has seen of the workload. Ends early, with what
-  // it has by then, once `may_go_on`, which must outlive the planner, returns
-  // false.
+  // `foresight` is what an engine has seen of the workload. Ends early, with
+  // what it has by then, once `may_go_on`, which must outlive the planner,
+  // returns false.
   Planner(
       const Workload& workload,
       Bytes budget,
-      std::shared_ptr<const Future> future,
+      Foresight foresight,
       const std::function<bool()>* may_go_on,
       uint64_t seed = 1);
 
@@ -73,6 +77,7 @@ class REMAT_API Planner {
   const Bytes budget_;
   const std::function<bool()>* const may_go_on_ = nullptr; // null: always
   std::shared_ptr<const Future> future_;
+  uint32_t peak_;
   uint64_t state_;
   size_t next_start_ = 0;
   size_t next_wish_ = 0;

@@ -17,46 +17,20 @@ constexpr int kHalvings = 24;
 constexpr double kUnits = 64;
 constexpr size_t kMostOps = 1 << 16;
 
-struct Peak {
-  uint32_t place = 0;
-  Bytes needed = 0; // of the values there, those that are read later
-};
-
 bool is_read_after(const Future::Value& value, uint32_t place) {
   return !value.uses.empty() && value.uses.back() > place;
 }
 
-Peak peak_of(const Future& future) {
-  std::vector<int64_t> change(future.ops.size() + 1);
-  for (const Future::Value& value : future.values) {
-    if (!value.uses.empty()) {
-      change[value.maker] += static_cast<int64_t>(value.size);
-      change[std::min<size_t>(value.uses.back() + 1, future.ops.size())] -=
-          static_cast<int64_t>(value.size);
-    }
-  }
-  Peak peak;
-  int64_t live = 0;
-  int64_t most = 0;
-  for (uint32_t place = 0; place < future.ops.size(); ++place) {
-    live += change[place];
-    if (live > most) {
-      most = live;
-      peak.place = place;
-    }
-  }
-  for (const Future::Value& value : future.values) {
-    if (value.maker <= peak.place && is_read_after(value, peak.place)) {
-      peak.needed += value.size;
-    }
-  }
-  return peak;
+// What the op at `place` reads is there in any case.
+bool is_read_by(const Future::Value& value, uint32_t place) {
+  return std::binary_search(value.uses.begin(), value.uses.end(), place);
 }
 
 class Network {
  public:
   Network(const Future& future, uint32_t peak)
       : future_(future),
+        peak_(peak),
         ops_(peak + 1),
         values_(future.ops[peak].first_value + future.ops[peak].value_count),
         cut_(2 + ops_ + values_) {
@@ -88,15 +62,23 @@ class Network {
     for (uint32_t i = 0; i < values_; ++i) {
       cut_.set_capacity(
           keeping_[i],
-          static_cast<int64_t>(std::ceil(
-              price * kUnits * static_cast<double>(future_.values[i].size))));
+          static_cast<int64_t>(
+              std::ceil(price * kUnits * static_cast<double>(size_of(i)))));
     }
     was_interrupted_ = !cut_.solve(may_go_on);
     Bytes kept = 0;
     for (uint32_t i = 0; i < values_; ++i) {
-      kept += is_kept(i) ? future_.values[i].size : 0;
+      kept += is_kept(i) ? size_of(i) : 0;
     }
     return kept;
+  }
+  // Of the values that are read later, but not by the op itself.
+  Bytes needed() const {
+    Bytes needed = 0;
+    for (uint32_t i = 0; i < values_; ++i) {
+      needed += is_read_after(future_.values[i], peak_) ? size_of(i) : 0;
+    }
+    return needed;
   }
   bool was_interrupted() const {
     return was_interrupted_;
@@ -108,7 +90,8 @@ class Network {
   std::vector<Wish> wishes() const {
     std::vector<Wish> wishes(values_, Wish::None);
     for (uint32_t i = 0; i < values_; ++i) {
-      wishes[i] = is_kept(i)              ? Wish::Keep
+      wishes[i] = is_kept(i) || is_read_by(future_.values[i], peak_)
+          ? Wish::Keep
           : cut_.is_at_source(node_of(i)) ? Wish::LetGo
                                           : Wish::None;
     }
@@ -116,6 +99,12 @@ class Network {
   }
 
  private:
+  // That can be had by making it again later.
+  Bytes size_of(uint32_t value) const {
+    return is_read_by(future_.values[value], peak_)
+        ? 0
+        : future_.values[value].size;
+  }
   uint32_t node_of_op(uint32_t op) const {
     return 2 + op;
   }
@@ -124,6 +113,7 @@ class Network {
   }
 
   const Future& future_;
+  const uint32_t peak_;
   const uint32_t ops_;
   const uint32_t values_;
   MinCut cut_;
@@ -135,18 +125,21 @@ class Network {
 
 std::vector<Wish> wishes_at_peak(
     const Future& future,
+    uint32_t place,
     Bytes peak,
     Bytes room,
     const std::function<bool()>* may_go_on) {
   if (future.ops.empty() || future.ops.size() > kMostOps || room >= peak) {
     return {};
   }
-  const Peak found = peak_of(future);
-  if (found.needed <= peak - room) {
+  Network network(
+      future,
+      std::min<uint32_t>(place, static_cast<uint32_t>(future.ops.size()) - 1));
+  const Bytes needed = network.needed();
+  if (needed <= peak - room) {
     return {};
   }
-  const Bytes most = found.needed - (peak - room);
-  Network network(future, found.place);
+  const Bytes most = needed - (peak - room);
   // Costs per byte are within these by far.
   double low = 1e-9;
   double high = 1e3;

@@ -10,9 +10,10 @@ namespace c10::remat {
 enum class Wish : int8_t { None, Keep, LetGo };
 
 // What to keep, and what to make again, of the values that a program has when
-// it needs the most memory: so that what is kept is at most `room` bytes less
-// than `peak`, what it needs without a budget, is above it, and what is made
-// again costs least. By value; empty if there is no need or no way.
+// it needs the most memory, in the op at `place`: so that what is kept is at
+// most `room` bytes less than `peak`, what it needs without a budget, is above
+// it, and what is made again costs least. By value; empty if there is no need
+// or no way.
 //
 // Note [What to keep at the peak]
 // At the peak each value that is read later is either there, or the op that
@@ -34,6 +35,7 @@ enum class Wish : int8_t { None, Keep, LetGo };
 // It is a bound, and a guide: nothing is said of other moments than the peak.
 REMAT_API std::vector<Wish> wishes_at_peak(
     const Future& future,
+    uint32_t place,
     Bytes peak,
     Bytes room,
     const std::function<bool()>* may_go_on = nullptr);

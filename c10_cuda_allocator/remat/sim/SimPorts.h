@@ -45,13 +45,19 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
       }
     }
     used_ += size;
-    peak_ = std::max(peak_, used_);
+    if (used_ > peak_) {
+      peak_ = used_;
+      peak_place_ = place;
+    }
   }
   void free(Bytes size) noexcept {
     used_ -= size;
   }
   Bytes peak() const {
     return peak_;
+  }
+  uint32_t peak_place() const {
+    return peak_place_;
   }
 
   static Holder& holder_of(const StorageVersion& version) {
@@ -149,6 +155,7 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
   }
 
   Engine* engine = nullptr;
+  uint32_t place = 0; // of the next op; see Future
   CostNs recompute_allowed = 0;
   const std::function<bool()>* may_go_on = nullptr; // null: it may
 
@@ -169,6 +176,7 @@ class SimPorts : public StoragePort, public DevicePort, public ReplayPort {
   const Bytes capacity_;
   Bytes used_ = 0;
   Bytes peak_ = 0;
+  uint32_t peak_place_ = 0;
   std::unordered_set<Holder*> holders_; // owns them
 };
 

@@ -27,6 +27,7 @@ struct SimulationResult {
   uint64_t replays = 0; // ops run again
   uint64_t deepest_replay = 0; // the most of these for one access
   Bytes peak = 0;
+  uint32_t peak_place = 0; // of the op then, or the next; see Future
 
   bool is_feasible() const {
     return outcome == Outcome::Completed;

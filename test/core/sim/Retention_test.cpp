@@ -24,6 +24,11 @@ struct Layers {
     future.values.push_back({place, size, {}});
   }
 
+  // The first op on the way back, which reads the last value.
+  uint32_t turn() const {
+    return static_cast<uint32_t>(future.values.size());
+  }
+
   // The reads on the way back, by ops that make nothing.
   const Future& finished() {
     for (size_t i = future.values.size(); i-- > 0;) {
@@ -61,11 +66,13 @@ TEST(RetentionTest, LetsGoOfWhatCostsLeastForItsBytes) {
   layers.add(1000, 10);
   const Future& future = layers.finished();
   EXPECT_EQ(
-      places_of(wishes_at_peak(future, 230, 130), Wish::LetGo), Places{1});
+      places_of(wishes_at_peak(future, layers.turn(), 230, 130), Wish::LetGo),
+      Places{1});
   EXPECT_EQ(
-      places_of(wishes_at_peak(future, 230, 30), Wish::LetGo), (Places{1, 3}));
+      places_of(wishes_at_peak(future, layers.turn(), 230, 30), Wish::LetGo),
+      (Places{1, 3}));
   EXPECT_EQ(
-      places_of(wishes_at_peak(future, 230, 30), Wish::Keep),
+      places_of(wishes_at_peak(future, layers.turn(), 230, 30), Wish::Keep),
       (Places{0, 2, 4}));
 }
 
@@ -77,9 +84,24 @@ TEST(RetentionTest, CountsWhatHasToRunForSeveralOnce) {
   layers.add(60, 10);
   layers.add(5000, 10);
   layers.add(120, 20);
+  layers.add(5000, 10);
   const Future& future = layers.finished();
   EXPECT_EQ(
-      places_of(wishes_at_peak(future, 50, 30), Wish::LetGo), (Places{0, 1}));
+      places_of(wishes_at_peak(future, layers.turn(), 60, 40), Wish::LetGo),
+      (Places{0, 1}));
+}
+
+TEST(RetentionTest, KeepsWhatIsReadAtThatMoment) {
+  Layers layers;
+  layers.add(1000, 10);
+  layers.add(20, 100);
+  layers.add(1, 100); // the cheapest, but what the op at the peak reads
+  const Future& future = layers.finished();
+  const auto wishes = wishes_at_peak(future, layers.turn(), 210, 110);
+  EXPECT_EQ(places_of(wishes, Wish::LetGo), Places{1});
+  EXPECT_EQ(places_of(wishes, Wish::Keep), (Places{0, 2}));
+  // At the next one it is no longer read.
+  EXPECT_TRUE(wishes_at_peak(future, layers.turn() + 1, 210, 100).empty());
 }
 
 TEST(RetentionTest, OfLayersThatAreAlikeTheFirstAreMadeAgain) {
@@ -88,7 +110,8 @@ TEST(RetentionTest, OfLayersThatAreAlikeTheFirstAreMadeAgain) {
     layers.add(5000, 10);
     layers.add(100, 10);
   }
-  const auto wishes = wishes_at_peak(layers.finished(), 200, 160);
+  const auto wishes =
+      wishes_at_peak(layers.finished(), layers.turn(), 200, 160);
   EXPECT_EQ(places_of(wishes, Wish::LetGo), (Places{1, 3, 5, 7}));
 }
 
@@ -97,10 +120,10 @@ TEST(RetentionTest, WishesForNothingWhereAllFitsOrNothingHelps) {
   layers.add(10, 10);
   layers.add(10, 10);
   const Future& future = layers.finished();
-  EXPECT_TRUE(wishes_at_peak(future, 20, 20).empty());
+  EXPECT_TRUE(wishes_at_peak(future, layers.turn(), 20, 20).empty());
   // A hundred bytes are of something else.
-  EXPECT_TRUE(wishes_at_peak(future, 120, 90).empty());
-  EXPECT_TRUE(wishes_at_peak(Future(), 120, 90).empty());
+  EXPECT_TRUE(wishes_at_peak(future, layers.turn(), 120, 90).empty());
+  EXPECT_TRUE(wishes_at_peak(Future(), 0, 120, 90).empty());
 }
 
 TEST(RetentionTest, EndsWhenItMayNotGoOn) {
@@ -108,7 +131,8 @@ TEST(RetentionTest, EndsWhenItMayNotGoOn) {
   layers.add(10, 10);
   layers.add(10, 10);
   const std::function<bool()> no = [] { return false; };
-  EXPECT_TRUE(wishes_at_peak(layers.finished(), 20, 15, &no).empty());
+  EXPECT_TRUE(
+      wishes_at_peak(layers.finished(), layers.turn(), 20, 15, &no).empty());
 }
 
 } // namespace

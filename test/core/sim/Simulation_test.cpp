@@ -1,3 +1,4 @@
+#include <c10/remat/sim/Planner.h>
 #include <c10/remat/sim/SimrdLog.h>
 #include <c10/remat/sim/Simulation.h>
 #include <c10/remat/sim/TraceWorkload.h>
@@ -245,6 +246,34 @@ CostNs settled(
   const SimulationResult all = run(repeated(workload, 6));
   EXPECT_TRUE(all.is_feasible());
   return all.recompute - run(repeated(workload, 5)).recompute;
+}
+
+// What only ops that are not recorded read, as in a backward pass, is read in
+// their order: the cheaper of two values is read at once, the other much later.
+TEST(ForesightTest, KnowsWhenUnrecordedOpsRead) {
+  std::istringstream trace(R"({"remat_trace":1}
+{"version":1,"size":1}
+{"op":1,"name":"a","cost":12,"inputs":[1],"outputs":[[2,100]],"overwrites":[]}
+{"op":2,"name":"b","cost":10,"inputs":[1],"outputs":[[3,100]],"overwrites":[]}
+{"version":4,"size":100}
+{"op":0,"name":"makes_gradient","cost":1,"inputs":[],"outputs":[],"overwrites":[]}
+{"op":0,"name":"reads_b","cost":1000,"inputs":[3],"outputs":[],"overwrites":[]}
+{"death":3}
+{"death":4}
+{"op":0,"name":"reads_a","cost":1,"inputs":[2],"outputs":[],"overwrites":[]}
+{"death":2}
+)");
+  const Workload workload = read_trace_workload(trace, "trace");
+  const Foresight foresight = foresee(workload);
+  EXPECT_EQ(foresight.future->ops.size(), 5u);
+  EXPECT_EQ(foresight.peak, 2u);
+  const SimulationResult result = simulate(
+      workload,
+      std::make_unique<NextUsePolicy>(
+          foresight.future, std::make_shared<Tuning>()),
+      201);
+  EXPECT_EQ(result.evictions, 1u);
+  EXPECT_EQ(result.recompute, 12);
 }
 
 TEST(LearningTest, RecomputesNoMoreThanDtr) {
