@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 import case_worker
 import runs
@@ -52,6 +53,14 @@ MUST_COMPLETE = {
     for mode, ratio in case_worker.RATIOS.items()
     if ratio >= case_worker.RATIOS[least]
 }
+if not torch.backends.mkldnn.is_available():
+    # Their convolutions then unfold their input, which takes more than the budget.
+    MUST_COMPLETE -= {
+        ("008", "budget-0.4"),
+        ("010", "budget-0.6"),
+        ("020", "budget-0.4"),
+        ("094", "budget-0.6"),
+    }
 
 Report = dict[str, object]
 
