@@ -147,6 +147,8 @@ def _all_steps(
             if "failure" in point:
                 point["failed_at_step"] = len(run.steps)
                 continue
+            # The first step makes the optimizer's state, too.
+            point["peak_bytes"] = max(step["peak_bytes"] for step in run.steps[1:])
             for clock in ("wall", "cpu"):
                 total = sum(step[f"{clock}_s"] for step in run.steps)
                 plainly = sum(step[f"{clock}_s"] for step in beside.steps)

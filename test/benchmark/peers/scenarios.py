@@ -75,22 +75,22 @@ SCENARIOS = {
         "moe",
         _rare_long,
         steps=200,
-        share=1.05,
+        share=1.7,
         peers={
             CPU: ("checkpoint:every 1", "checkpoint:first 5", "selective:every 1"),
             REAL: ("checkpoint:every 1", "checkpoint:every 2", "selective:every 1"),
         },
         about=f"one batch in {LONG_EVERY} is {TIMES_AS_LONG} times as long; the budget "
-        "is what the short ones need",
+        "is 1.7 times what the short ones need",
     ),
     "lengths": Scenario(
-        "gpt2",
+        "moe",
         _lengths,
         steps=60,
         share=0.5,
         peers={
-            CPU: ("checkpoint:every 1", "checkpoint:first 5", "compile:0.5"),
-            REAL: ("checkpoint:every 1", "checkpoint:first 34"),
+            CPU: ("checkpoint:every 1", "checkpoint:first 3", "compile:0.5"),
+            REAL: ("checkpoint:every 1", "checkpoint:first 10"),
         },
         about="every batch has another length; the budget is half of the peak of the "
         "longest",
@@ -112,9 +112,10 @@ SCENARIOS = {
         _trees,
         steps=60,
         share=0.5,
+        # A larger segment would draw another shape when it runs again.
         peers={
-            CPU: ("checkpoint:2 leaves", "checkpoint:8 leaves", "compile:0.5"),
-            REAL: ("checkpoint:2 leaves", "checkpoint:8 leaves"),
+            CPU: ("checkpoint:2 leaves", "compile:0.5"),
+            REAL: ("checkpoint:2 leaves",),
         },
         about="every batch has a tree of another shape; the budget is half of the "
         "peak of one",
