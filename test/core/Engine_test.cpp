@@ -492,6 +492,34 @@ TEST(EngineTest, GivesUpNoHeldLeafUnderAnOpThatWritesOnItsDependents) {
   EXPECT_TRUE(program.holds_expected(x));
 }
 
+TEST(EngineTest, ForkedChildHasNoLimitAndOnlyItsOwnOps) {
+  Config config;
+  config.budget = 8;
+  config.chaos = true;
+  SimProgram program(kAmple, config);
+  const Var x = program.leaf(8);
+  SimProgram::OpSpec spec;
+  spec.inputs = {x};
+  spec.fresh = {8};
+  spec.meanwhile = [&] {
+    // Of another thread, which the child does not have.
+    Holders none;
+    VersionIds inputs;
+    Writes writes;
+    program.engine.begin_op(none, inputs, writes);
+    program.engine.lock_replays_for_fork();
+    program.engine.lock_for_fork();
+    program.engine.reset_in_child(/*own_ops=*/1);
+  };
+  const Var y = program.op(spec)[0];
+  EXPECT_EQ(program.engine.ops_in_flight(), 0);
+  EXPECT_EQ(program.engine.config().budget, Config::kUnlimited);
+  EXPECT_TRUE(program.is_resident(y)); // no chaos any more
+  program.engine.evict_all();
+  EXPECT_TRUE(program.holds_expected(y));
+  program.check_invariants();
+}
+
 TEST(EngineTest, SaysWhichPolicyItDoesNotKnow) {
   Config config;
   config.policy = "belady";

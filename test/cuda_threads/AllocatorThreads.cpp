@@ -315,7 +315,8 @@ int run(int threads, int steps) {
   std::vector<std::thread> workers;
   for (int i = 0; i < threads; ++i) {
     programs.push_back(std::make_unique<Program>(device, 100 + i));
-    workers.emplace_back([&, i] { programs[i]->run(steps); });
+    Program& program = *programs.back(); // the vector grows meanwhile
+    workers.emplace_back([&program, steps] { program.run(steps); });
   }
   int out_of_memory = 0;
   for (int i = 0; i < threads; ++i) {
