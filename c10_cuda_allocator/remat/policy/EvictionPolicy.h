@@ -97,8 +97,6 @@ class REMAT_API EvictionPolicy {
   // `id` is about to be forgotten or to become a leaf. Its producer may be
   // gone.
   virtual void on_forgotten(const OpGraph& /*graph*/, VersionId /*id*/) {}
-  // An op has run again, for `cost`.
-  virtual void on_replayed(CostNs /*cost*/) {}
   // The record of `op` is forgotten: no version names it any more. Its slot
   // and those of its inputs are still there.
   virtual void on_op_forgotten(

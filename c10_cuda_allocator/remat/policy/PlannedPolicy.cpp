@@ -15,9 +15,6 @@ constexpr uint32_t kUselessLogs = 4;
 // A plan is made anew when costs have changed by this share of their sum.
 constexpr double kDrift = 0.001;
 
-// By so much a plan may recompute more than what was done without it.
-constexpr double kNoise = 1.02;
-
 // The best single choice for the published traces; see
 // docs/design/policies.md.
 Tuning default_tuning() {
@@ -121,8 +118,6 @@ void PlannedPolicy::begin_iteration(const OpGraph& graph) {
   }
   log_.clear();
   most_alive_ = 0;
-  recomputed_ = 0;
-  begun_as_ = 0;
   take_plan();
   if (known_.empty()) {
     iteration_.restart(nothing_, untuned_);
@@ -137,9 +132,6 @@ void PlannedPolicy::follow(const Known& known, bool from_start) {
   is_online_ = plan != nullptr && plan->tuning == nullptr;
   const auto& tuning = plan == nullptr || is_online_ ? untuned_ : plan->tuning;
   planned_kind_ = is_online_ || tuning != untuned_ ? known.number : 0;
-  begun_as_ = from_start ? known.number : 0;
-  begun_budget_ = plan == nullptr ? budget_ : plan->budget;
-  begun_by_plan_ = planned_kind_ != 0;
   if (from_start) {
     iteration_.restart(known.future, tuning);
   } else {
@@ -189,35 +181,9 @@ void PlannedPolicy::learn(const OpGraph& graph) {
   std::rotate(known_.begin(), same, same + 1);
   known_.front().future = future; // the costs are newer
   ++known_.front().repeats;
-  compare(known_.front());
   if (is_logging_ && room_ > 0 && log_.is_complete() &&
       wants_plan(known_.front(), room_budget_)) {
     ask_for_plan(known_.front());
-  }
-}
-
-double PlannedPolicy::recomputed_share(const Known& known) const {
-  return static_cast<double>(recomputed_) /
-      static_cast<double>(std::max<Ticks>(known.future->length(), 1));
-}
-
-void PlannedPolicy::compare(Known& known) {
-  if (begun_as_ != known.number || begun_budget_ != budget_ || room_ == 0) {
-    return;
-  }
-  for (KnownPlan& plan : known.plans) {
-    const bool is_awaited = &plan == known.plans.data() && !known.has_answer;
-    if (plan.budget != budget_ || (begun_by_plan_ && is_awaited)) {
-      continue;
-    }
-    double& least = begun_by_plan_ ? plan.with : plan.without;
-    least = std::min(least, recomputed_share(known));
-    plan.runs += begun_by_plan_ ? 1 : 0;
-    if (begun_by_plan_ && plan.runs == kTrial &&
-        plan.with > kNoise * plan.without) {
-      plan.tuning = untuned_;
-    }
-    return;
   }
 }
 
@@ -250,20 +216,8 @@ void PlannedPolicy::ask_for_plan(Known& known) {
     plans.erase(plans.begin()); // asked for in another session
   }
   // An earlier one for this budget holds until the answer is there.
-  KnownPlan asked;
-  asked.budget = room_budget_;
-  asked.future = known.future;
-  asked.repeats = known.repeats;
-  for (const KnownPlan& plan : plans) {
-    if (plan.budget == room_budget_) {
-      asked.without = plan.without;
-    }
-  }
-  if (begun_as_ == known.number && !begun_by_plan_ &&
-      begun_budget_ == room_budget_) {
-    asked.without = std::min(asked.without, recomputed_share(known));
-  }
-  plans.insert(plans.begin(), std::move(asked));
+  plans.insert(
+      plans.begin(), {room_budget_, nullptr, known.future, known.repeats});
   known.asked_session = session;
   known.has_answer = false;
   useless_logs_ = 0;

@@ -5,7 +5,6 @@
 #include "PlanExchange.h"
 #include "ProgramLog.h"
 
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -35,9 +34,7 @@ namespace c10::remat {
 // budget that it was made for, and those for the last few budgets are known, as
 // budgets may come and go (a `with` block around some steps); as costs are
 // still being measured in the first few iterations, plans are made anew after
-// 2, 4, 8... repeats if they did. A plan knows nothing of addresses, where the
-// device has any: if what is recomputed by it is more than what was before it,
-// it is given up (kTrial). Logging is on only while an iteration is
+// 2, 4, 8... repeats if they did. Logging is on only while an iteration is
 // without a plan, and ever less often while logs are of no use, as where
 // nothing repeats.
 class REMAT_API PlannedPolicy final : public DtrPolicy {
@@ -48,8 +45,6 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   static constexpr uint32_t kLongEnough = 1 << 12; // never too long
   static constexpr size_t kMostKnown = 8;
   static constexpr size_t kMostBudgets = 4;
-  // So many iterations a plan has to show that it does no worse.
-  static constexpr uint32_t kTrial = 3;
   // Ops of all known ones together, unless there is only one.
   static constexpr size_t kMostOps = kLongest;
 
@@ -79,9 +74,6 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
       override;
   void on_output_forgotten(const OpGraph& graph, OpId op) override;
-  void on_replayed(CostNs cost) override {
-    recomputed_ += cost;
-  }
   void on_residual(Bytes residual, Bytes budget) override;
   void on_pressure(Bytes room) override;
 
@@ -101,16 +93,10 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
 
  private:
   struct KnownPlan {
-    static constexpr double kNotRun = std::numeric_limits<double>::infinity();
-
     Bytes budget = 0; // that it is for
     std::shared_ptr<const Tuning> tuning; // null: the online policy
     std::shared_ptr<const Future> future; // when it was asked for: its costs,
     uint64_t repeats = 0; // and how often it had been repeated
-    // The least that an iteration recomputed, over the cost of its ops.
-    double without = kNotRun; // a plan
-    double with = kNotRun; // this one
-    uint32_t runs = 0; // with this one
   };
   struct Known {
     uint64_t number = 0; // of its kind
@@ -137,10 +123,6 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   }
   // What there is to do after each op, recorded or not.
   void op_done(bool was_on_course);
-  // By this iteration, which was `known`.
-  double recomputed_share(const Known& known) const;
-  // `known` has been run once more.
-  void compare(Known& known);
   // Goes on as one that began as this iteration has, if there is one.
   void change_course();
   // From now on as `known`, by its plan.
@@ -155,12 +137,6 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   NextUsePolicy iteration_; // this one
   bool is_online_ = false; // the plan for it says so
   uint64_t planned_kind_ = 0; // that it is expected to be; 0: without a plan
-  // What this iteration was begun as: a kind, by a plan for a budget, or
-  // without one. 0: as none.
-  uint64_t begun_as_ = 0;
-  Bytes begun_budget_ = 0;
-  bool begun_by_plan_ = false;
-  CostNs recomputed_ = 0; // in this iteration
   uint64_t epoch_ = 0;
   size_t most_alive_ = 0; // owned versions at once, in this iteration
   uint64_t changes_ = 0; // of what decides

@@ -166,10 +166,9 @@ TEST_F(PlannedPolicyTest, LearnsALongStretchInWhichManyAreAlive) {
 
 class PlansTest : public PlannedPolicyTest {
  protected:
-  void iterate(Bytes size, Bytes budget = kBudget, CostNs recomputed = 0) {
+  void iterate(Bytes size, Bytes budget = kBudget) {
     policy.on_residual(0, budget);
     auto values = forward(size);
-    policy.on_replayed(recomputed);
     policy.on_pressure(kRoom);
     backward(values);
   }
@@ -218,32 +217,6 @@ TEST_F(PlansTest, DtrDecidesWhereThePlanSaysSo) {
   EXPECT_TRUE(policy.is_following()); // until the next iteration
   iterate(8);
   EXPECT_FALSE(policy.is_following());
-}
-
-// On a device with addresses a plan may do worse than its simulation says.
-TEST_F(PlansTest, APlanIsGivenUpThatRecomputesMoreThanWasBefore) {
-  for (const CostNs with_plan : {100, 101, 150}) {
-    plans->open();
-    const Bytes size = 8 * static_cast<Bytes>(with_plan); // another kind
-    for (int i = 0; i < 3; ++i) {
-      iterate(size, kBudget, 100);
-    }
-    const auto request = plans->poll();
-    ASSERT_TRUE(request);
-    PlanAnswer answer;
-    answer.iteration = request->iteration;
-    answer.budget = request->budget;
-    answer.is_found = true;
-    answer.tuning = std::make_shared<Tuning>();
-    plans->answer(answer);
-    for (uint32_t i = 0; i < PlannedPolicy::kTrial; ++i) {
-      iterate(size, kBudget, with_plan);
-      EXPECT_NE(policy.plan_census().kind, 0u) << with_plan;
-    }
-    iterate(size, kBudget, 100);
-    EXPECT_EQ(policy.plan_census().kind == 0, with_plan == 150) << with_plan;
-    EXPECT_TRUE(policy.is_following());
-  }
 }
 
 // As with a `with` block around some steps.
