@@ -10,6 +10,7 @@
 
 namespace c10::remat {
 
+// One that nothing will run again, as those of the backward pass.
 struct UnrecordedOp {
   const char* name;
   CostNs cost;
