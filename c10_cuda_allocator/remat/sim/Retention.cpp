@@ -45,6 +45,7 @@ class Network {
     }
     for (uint32_t i = 0; i < values_; ++i) {
       const Future::Value& value = future.values[i];
+      sizes_.push_back(is_read_by(value, peak) ? 0 : value.size);
       keeping_.push_back(cut_.add_link(node_of(i), node_of_op(value.maker), 0));
       if (is_read_after(value, peak)) {
         cut_.add_link(MinCut::kSource, node_of(i), MinCut::kUncut);
@@ -63,12 +64,12 @@ class Network {
       cut_.set_capacity(
           keeping_[i],
           static_cast<int64_t>(
-              std::ceil(price * kUnits * static_cast<double>(size_of(i)))));
+              std::ceil(price * kUnits * static_cast<double>(sizes_[i]))));
     }
     was_interrupted_ = !cut_.solve(may_go_on);
     Bytes kept = 0;
     for (uint32_t i = 0; i < values_; ++i) {
-      kept += is_kept(i) ? size_of(i) : 0;
+      kept += is_kept(i) ? sizes_[i] : 0;
     }
     return kept;
   }
@@ -76,7 +77,7 @@ class Network {
   Bytes needed() const {
     Bytes needed = 0;
     for (uint32_t i = 0; i < values_; ++i) {
-      needed += is_read_after(future_.values[i], peak_) ? size_of(i) : 0;
+      needed += is_read_after(future_.values[i], peak_) ? sizes_[i] : 0;
     }
     return needed;
   }
@@ -99,12 +100,6 @@ class Network {
   }
 
  private:
-  // That can be had by making it again later.
-  Bytes size_of(uint32_t value) const {
-    return is_read_by(future_.values[value], peak_)
-        ? 0
-        : future_.values[value].size;
-  }
   uint32_t node_of_op(uint32_t op) const {
     return 2 + op;
   }
@@ -118,6 +113,8 @@ class Network {
   const uint32_t values_;
   MinCut cut_;
   std::vector<uint32_t> keeping_; // link, by value
+  // By value, what letting go of it yields at the peak.
+  std::vector<Bytes> sizes_;
   bool was_interrupted_ = false;
 };
 
