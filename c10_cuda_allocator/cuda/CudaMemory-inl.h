@@ -102,12 +102,9 @@ void* CudaMemory<Allocator>::copy_to_free_block(
     return nullptr;
   }
   // Allocated as always, with nothing else to choose from.
-  decltype(pool.blocks) others(pool.blocks.key_comp());
-  offer_target_only_ = [&] {
-    pool.blocks.swap(others);
-    others.erase(target);
-    pool.blocks.insert(target);
-  };
+  FreeBlocks others(pool.blocks.key_comp());
+  const Offer offer{target, others};
+  offer_ = &offer;
   void* address = nullptr;
   try {
     const cuda::CUDAGuard device_guard(static_cast<DeviceIndex>(device_));
@@ -127,7 +124,7 @@ void* CudaMemory<Allocator>::copy_to_free_block(
       address = nullptr;
     }
   }
-  offer_target_only_ = nullptr;
+  offer_ = nullptr;
   if (pool.blocks.size() < others.size()) {
     pool.blocks.swap(others); // the smaller one is put into the larger
   }
@@ -150,23 +147,23 @@ bool CudaMemory<Allocator>::slide_down(
   const size_t size = block->requested_size;
   const size_t distance = block->prev->size;
   swap_with_gap(block, *block->pool, [&](Block* gap, Block* after) {
-    allocator_.try_merge_blocks(gap, after, *block->pool);
+    allocator_.try_merge_blocks(gap, after, *gap->pool);
   });
   char* const to = static_cast<char*>(block->ptr);
   address = to;
   owners_.erase(from);
   block_has_moved_(from, block);
-  const auto trace = [&](auto action, const char* where) {
+  const auto trace = [&](const Block& of, auto action, const char* where) {
     allocator_.record_trace(
         action,
         reinterpret_cast<size_t>(where),
         size,
-        block->stream,
-        block->device,
-        block->context_when_allocated);
+        of.stream,
+        of.device,
+        of.context_when_allocated);
   };
   using Trace = cuda::CUDACachingAllocator::TraceEntry;
-  trace(Trace::ALLOC, to);
+  trace(*block, Trace::ALLOC, to);
   const cuda::CUDAGuard device_guard(static_cast<DeviceIndex>(device_));
   cudaError_t error = cudaSuccess;
   // In pieces that do not overlap, the lowest first: what becomes of
@@ -179,8 +176,8 @@ bool CudaMemory<Allocator>::slide_down(
         cudaMemcpyDeviceToDevice,
         block->stream);
   }
-  trace(Trace::FREE_REQUESTED, from);
-  trace(Trace::FREE_COMPLETED, from);
+  trace(*block, Trace::FREE_REQUESTED, from);
+  trace(*block, Trace::FREE_COMPLETED, from);
   return error == cudaSuccess;
 }
 

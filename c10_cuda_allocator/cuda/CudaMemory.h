@@ -17,6 +17,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace c10::remat {
@@ -92,8 +93,8 @@ class CudaMemory final : public DeviceMemory {
         placement() != Placement::Evictable) {
       return nullptr;
     }
-    if (offer_target_only_) {
-      offer_target_only_();
+    if (offer_ != nullptr) {
+      offer_->leave_only_target();
     }
     return is_small ? &small : &large;
   }
@@ -313,6 +314,19 @@ class CudaMemory final : public DeviceMemory {
   bool use_other_placement(Params& params);
 
   using Block = typename Allocator::remat_block;
+  using FreeBlocks = decltype(std::declval<Block>().pool->blocks);
+
+  // A free block that is all that its pool has to give.
+  struct Offer {
+    Block* target;
+    FreeBlocks& others; // empty until then
+
+    void leave_only_target() const {
+      target->pool->blocks.swap(others);
+      others.erase(target);
+      target->pool->blocks.insert(target);
+    }
+  };
 
   Allocator& allocator_;
   int device_ = -1;
@@ -323,8 +337,7 @@ class CudaMemory final : public DeviceMemory {
   PressureHandler* handler_ = nullptr;
   bool uses_windows_ = false;
   size_t arena_page_ = 0; // 0: there is no arena
-  // While a block is allocated for a copy: leaves nothing else in its pool.
-  std::function<void()> offer_target_only_;
+  const Offer* offer_ = nullptr; // while a block is allocated for a copy
   ska::flat_hash_map<const void*, void*> owners_; // by address of the block
 };
 
