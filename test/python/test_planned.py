@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -198,6 +199,7 @@ def test_fork_during_a_search(remat_off, device, monkeypatch):
     step = _start_search(remat_off, device, "1%", monkeypatch)
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a hang is a failure
         try:
             step()
             remat_off.disable()
