@@ -192,10 +192,12 @@ void StoragePortImpl::adopt(
 bool StoragePortImpl::move(
     c10::remat::StorageVersion& version,
     const void* block,
-    const std::vector<c10::remat::AddressRange>& avoided) noexcept {
+    const std::vector<c10::remat::AddressRange>& avoided,
+    c10::remat::Placement placement) noexcept {
   return copy_elsewhere(
       version, [&](StorageHandle& handle, c10::remat::DeviceMemory& memory) {
-        void* const address = memory.copy_to_free_block(block, avoided);
+        void* const address =
+            memory.copy_to_free_block(block, avoided, placement);
         if (address != nullptr) {
           set_copied(handle, address);
         }

@@ -74,7 +74,8 @@ class StoragePortImpl final : public c10::remat::StoragePort {
   bool move(
       c10::remat::StorageVersion& version,
       const void* block,
-      const std::vector<c10::remat::AddressRange>& avoided) noexcept override;
+      const std::vector<c10::remat::AddressRange>& avoided,
+      c10::remat::Placement placement) noexcept override;
   bool slide(c10::remat::StorageVersion& version, const void* block) noexcept
       override;
   void set_version(void* holder, VersionId id) noexcept override;

@@ -88,48 +88,52 @@ bool CudaMemory<Allocator>::make_room(
 template <class Allocator>
 void* CudaMemory<Allocator>::copy_to_free_block(
     const void* key,
-    const std::vector<AddressRange>& avoided) noexcept {
-  const auto* block = static_cast<const typename Allocator::remat_block*>(key);
+    const std::vector<AddressRange>& avoided,
+    Placement placement) noexcept {
+  const auto* block = static_cast<const Block*>(key);
   const Guard guard(allocator_.mutex);
   if (!may_evict()) {
     return nullptr;
   }
-  auto& pool = block->pool->is_small ? allocator_.remat_small_blocks
-                                     : allocator_.remat_large_blocks;
+  const PlacementGuard placement_guard(placement);
   const size_t size = Allocator::round_size(block->requested_size);
-  auto* const target = find_free_block(pool, *block, size, avoided);
-  if (target == nullptr) {
+  auto* pool = &allocator_.get_pool(size, block->stream);
+  const bool is_small = pool->is_small;
+  auto* target = find_free_block(*pool, *block, size, avoided);
+  if (target == nullptr && placement == Placement::Leaf && is_small) {
+    pool = &allocator_.large_blocks; // see use_other_placement
+    target = find_free_block(*pool, *block, size, avoided);
+  }
+  if (target == nullptr ||
+      (size < Config_::max_split_size() &&
+       target->size >= Config_::max_split_size())) {
     return nullptr;
   }
-  // Allocated as always, with nothing else to choose from.
-  FreeBlocks others(pool.blocks.key_comp());
-  const Offer offer{target, others};
-  offer_ = &offer;
-  void* address = nullptr;
-  try {
-    const cuda::CUDAGuard device_guard(static_cast<DeviceIndex>(device_));
-    const PlacementGuard placement_guard(Placement::Evictable);
-    auto* native = cuda::CUDACachingAllocator::get();
-    address =
-        native->raw_alloc_with_stream(block->requested_size, block->stream);
-    C10_CUDA_CHECK(cudaMemcpyAsync(
-        address,
-        block->ptr,
-        block->requested_size,
-        cudaMemcpyDeviceToDevice,
-        block->stream));
-  } catch (...) {
-    if (address != nullptr) {
-      cuda::CUDACachingAllocator::raw_delete(address);
-      address = nullptr;
-    }
+  // Not by malloc(), which may ask for relief: the engine's lock is held.
+  typename Allocator::remat_params params(
+      block->device, size, block->stream, pool, size, allocator_.stats);
+  params.stat_types = allocator_.get_stat_types_for_pool(*pool);
+  params.block = target;
+  pool->blocks.erase(target);
+  auto* const copy = allocator_.alloc_found_block(
+      params,
+      block->requested_size,
+      block->context_when_allocated,
+      // Of a large block, too, what a small one leaves is of use to the next.
+      is_small ? target->size > size : allocator_.should_split(target, size));
+  block_has_moved_(nullptr, copy);
+  const cuda::CUDAGuard device_guard(static_cast<DeviceIndex>(device_));
+  const cudaError_t error = cudaMemcpyAsync(
+      copy->ptr,
+      block->ptr,
+      block->requested_size,
+      cudaMemcpyDeviceToDevice,
+      block->stream);
+  if (error != cudaSuccess) {
+    cuda::CUDACachingAllocator::raw_delete(copy->ptr);
+    return nullptr;
   }
-  offer_ = nullptr;
-  if (pool.blocks.size() < others.size()) {
-    pool.blocks.swap(others); // the smaller one is put into the larger
-  }
-  pool.blocks.merge(others);
-  return address;
+  return copy->ptr;
 }
 
 template <class Allocator>

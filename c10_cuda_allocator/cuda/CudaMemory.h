@@ -17,7 +17,6 @@
 #include <limits>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace c10::remat {
@@ -92,9 +91,6 @@ class CudaMemory final : public DeviceMemory {
     if (C10_LIKELY(handler_ == nullptr) || !uses_windows_ ||
         placement() != Placement::Evictable) {
       return nullptr;
-    }
-    if (offer_ != nullptr) {
-      offer_->leave_only_target();
     }
     return is_small ? &small : &large;
   }
@@ -189,7 +185,8 @@ class CudaMemory final : public DeviceMemory {
   }
   void* copy_to_free_block(
       const void* key,
-      const std::vector<AddressRange>& avoided) noexcept override;
+      const std::vector<AddressRange>& avoided,
+      Placement placement) noexcept override;
   bool slide_down(const void* key, void*& address) noexcept override;
   CostNs copy_cost(Bytes size, Bytes distance) const noexcept override {
     // GB/s are bytes per ns; each byte is read and written.
@@ -314,19 +311,6 @@ class CudaMemory final : public DeviceMemory {
   bool use_other_placement(Params& params);
 
   using Block = typename Allocator::remat_block;
-  using FreeBlocks = decltype(std::declval<Block>().pool->blocks);
-
-  // A free block that is all that its pool has to give.
-  struct Offer {
-    Block* target;
-    FreeBlocks& others; // empty until then
-
-    void leave_only_target() const {
-      target->pool->blocks.swap(others);
-      others.erase(target);
-      target->pool->blocks.insert(target);
-    }
-  };
 
   Allocator& allocator_;
   int device_ = -1;
@@ -337,7 +321,6 @@ class CudaMemory final : public DeviceMemory {
   PressureHandler* handler_ = nullptr;
   bool uses_windows_ = false;
   size_t arena_page_ = 0; // 0: there is no arena
-  const Offer* offer_ = nullptr; // while a block is allocated for a copy
   ska::flat_hash_map<const void*, void*> owners_; // by address of the block
 };
 

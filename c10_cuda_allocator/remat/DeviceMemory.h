@@ -41,7 +41,7 @@ struct SegmentView {
   bool serves_request = false;
   // Usage falls by the segment's size once all its blocks are free.
   bool releasable = false;
-  // What is evictable may be moved to free blocks of this segment.
+  // Evictable bytes lie here, and may be moved to its free blocks.
   bool takes_moves = false;
 };
 
@@ -49,6 +49,10 @@ struct AddressRange {
   uintptr_t begin = 0;
   uintptr_t end = 0;
 };
+
+// Where the allocator puts what a thread allocates: bytes that can be
+// evicted and bytes that cannot lie in different segments.
+enum class Placement : uint8_t { Leaf, Evictable };
 
 // Makes room for the allocator of a device. Called with none of the
 // allocator's locks held.
@@ -101,13 +105,14 @@ class DeviceMemory {
   // launches of a graph, which nobody sees, may write there.
   virtual bool is_private(const void* address) const noexcept = 0;
 
-  // Allocates a free block that serves as well as the one that `key` names,
-  // which has an owner, and copies the bytes there in the order of the stream
-  // that both are of. Not where it would touch one of `avoided`. Null if there
-  // is no such block, or while a stream is captured.
+  // Allocates a free block of `placement` that serves as well as the one that
+  // `key` names, which has an owner, and copies the bytes there in the order of
+  // the stream that both are of. Not where it would touch one of `avoided`.
+  // Null if there is no such block, or while a stream is captured.
   virtual void* copy_to_free_block(
       const void* key,
-      const std::vector<AddressRange>& avoided) noexcept = 0;
+      const std::vector<AddressRange>& avoided,
+      Placement placement) noexcept = 0;
   // The block that `key` names, which has an owner, changes places with the
   // free one before it, if there is one: the bytes are copied in the order of
   // the stream that both are of. Sets `address` to where it is then. False if
@@ -128,10 +133,7 @@ class DeviceMemory {
 REMAT_API DeviceMemory* cuda_memory(int device) noexcept;
 REMAT_API void register_cuda_memory(int device, DeviceMemory* memory);
 
-// Where the allocator puts what this thread allocates next: bytes that can be
-// evicted and bytes that cannot lie in different segments.
-enum class Placement : uint8_t { Leaf, Evictable };
-
+// Of what this thread allocates next.
 REMAT_API Placement placement() noexcept;
 
 class REMAT_API PlacementGuard {

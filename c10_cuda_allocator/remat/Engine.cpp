@@ -448,8 +448,11 @@ Bytes Engine::relieve_request(const MemoryRequest& request) noexcept {
     state_.trace.pressure(request.shortage);
   }
   state_.report_pressure();
-  const Bytes freed = evictor_.evict_for(request);
-  return freed > 0 ? freed : cutter_.release_held(request.size, garbage);
+  Bytes freed = evictor_.evict_for(request);
+  if (freed == 0) {
+    freed = cutter_.release_held(request.size, garbage);
+  }
+  return freed > 0 ? freed : evictor_.move_leaves(request);
 }
 
 Bytes Engine::relieve_pressure(Bytes wanted) noexcept {

@@ -33,7 +33,8 @@ class StoragePort {
   virtual bool move(
       StorageVersion& /*version*/,
       const void* /*block*/,
-      const std::vector<AddressRange>& /*avoided*/) noexcept {
+      const std::vector<AddressRange>& /*avoided*/,
+      Placement /*placement*/) noexcept {
     return false;
   }
   // The same over free bytes before the block; see DeviceMemory::slide_down.

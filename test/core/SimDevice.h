@@ -134,9 +134,10 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
   bool move(
       StorageVersion& version,
       const void* block,
-      const std::vector<AddressRange>& avoided) noexcept override {
+      const std::vector<AddressRange>& avoided,
+      Placement placement) noexcept override {
     REMAT_ASSERT(holder_of(version).value);
-    return move_bytes && move_bytes(block, avoided);
+    return move_bytes && move_bytes(block, avoided, placement);
   }
   bool slide(StorageVersion& version, const void* block) noexcept override {
     REMAT_ASSERT(holder_of(version).value);
@@ -201,7 +202,8 @@ class SimDevice : public StoragePort, public DevicePort, public ReplayPort {
   // None: storages have no neighbors.
   std::function<std::vector<SegmentView>(const MemoryRequest&)> list_segments;
   CostNs copy_ns = std::numeric_limits<CostNs>::max();
-  std::function<bool(const void*, const std::vector<AddressRange>&)> move_bytes;
+  std::function<bool(const void*, const std::vector<AddressRange>&, Placement)>
+      move_bytes;
   std::function<bool(const void*)> slide_bytes;
   Engine* engine = nullptr;
   Bytes used = 0;

@@ -117,6 +117,21 @@ class Device : public StoragePort,
     holder->address = std::exchange(bytes, nullptr);
     memory.set_owner(holder->address, holder);
   }
+  bool move(
+      StorageVersion& version,
+      const void* block,
+      const std::vector<AddressRange>& avoided,
+      Placement placement) noexcept override {
+    auto* holder = static_cast<Holder*>(version.holder);
+    void* const copy = memory.copy_to_free_block(block, avoided, placement);
+    if (copy == nullptr) {
+      return false;
+    }
+    deallocate(holder->address);
+    holder->address = copy;
+    memory.set_owner(copy, holder);
+    return true;
+  }
   bool slide(StorageVersion& version, const void* block) noexcept override {
     auto* holder = static_cast<Holder*>(version.holder);
     const bool copied = memory.slide_down(block, holder->address);

@@ -277,6 +277,30 @@ def test_gradients_slide() -> None:
         assert torch.equal(gradient.cpu(), expected)
 
 
+@pytest.mark.parametrize("gradient", [4 * MiB, MiB // 2], ids=["large", "small"])
+def test_leaves_make_way_where_nothing_can_be_evicted(gradient: int) -> None:
+    torch.manual_seed(0)
+    # In one segment of 20 MiB, in which 12 are free.
+    weight, given = (torch.rand(MiB, device="cuda") for _ in range(2))
+    weight.requires_grad_()
+    remat.enable(torch.cuda.memory_reserved() + 24 * MiB, device="cuda")
+    gradients = []
+    for i in range(12 * MiB // gradient):  # lie among evictable bytes
+        part = torch.narrow(weight.detach(), 0, 0, gradient // 4).requires_grad_()
+        gradients += torch.autograd.grad(part * i, part, given[: gradient // 4])
+    remat.reset_stats("cuda")
+    large = torch.zeros(4 * MiB + MiB // 2, device="cuda")
+    stats = remat.stats("cuda")
+    assert (stats.evictions, stats.ooms) == (0, 0)
+    assert 0 < stats.moved_bytes <= 12 * MiB
+    large.fill_(1)
+    for i, value in enumerate(gradients):
+        assert torch.equal(value.cpu(), given[: gradient // 4].cpu() * i)
+    before = torch.cuda.memory_allocated()
+    del value, gradients
+    assert torch.cuda.memory_allocated() == before - 12 * MiB
+
+
 def test_a_step_that_repeats_asks_nothing_of_the_driver() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(

@@ -221,7 +221,8 @@ void Evictor::clear(
     const std::vector<AddressRange>& avoided) noexcept {
   const VersionId id = state_.version_in(block);
   if (moving_share(block, id, largest_free) < 1 &&
-      state_.storage.move(state_.graph[id], block.key, avoided)) {
+      state_.storage.move(
+          state_.graph[id], block.key, avoided, Placement::Evictable)) {
     count_move(block);
   } else {
     state_.evict(id);
@@ -281,6 +282,35 @@ Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
     counters.fragmentation_evictions += counters.evictions - before;
   }
   return freed;
+}
+
+// Note [Leaves among evictable bytes]
+// Gradients lie there, and the state of an optimizer that could be evicted when
+// it was made. While there is something to evict around them they are not in
+// the way. When nothing is left, they hold pages and neighbors that a request
+// needs, while other bytes lie free in segments of leaves that cannot be given
+// back, as parameters lie there, too.
+Bytes Evictor::move_leaves(const MemoryRequest& request) noexcept {
+  const Bytes wanted = std::max(request.shortage, Bytes{1});
+  Bytes moved = 0;
+  if (!state_.policy->moves_blocks()) {
+    return moved;
+  }
+  for (const SegmentView& segment : state_.device.segments(request)) {
+    for (const BlockView& block : segment.blocks) {
+      if (!segment.takes_moves || moved >= wanted) {
+        continue;
+      }
+      const VersionId id = state_.movable_in(block);
+      if (id &&
+          state_.storage.move(
+              state_.graph[id], block.key, {}, Placement::Leaf)) {
+        count_move(block);
+        moved += block.size;
+      }
+    }
+  }
+  return moved;
 }
 
 Bytes Evictor::evict_all() noexcept {

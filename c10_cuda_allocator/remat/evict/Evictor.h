@@ -21,6 +21,11 @@ class Evictor {
   // Returns the bytes cleared, 0 if none can be.
   Bytes evict_for(const MemoryRequest& request) noexcept;
 
+  // Where nothing is left to evict for `request`: moves what cannot be evicted
+  // from among evictable bytes to free blocks among leaves. Returns the bytes
+  // moved.
+  Bytes move_leaves(const MemoryRequest& request) noexcept;
+
   // Evicts everything that may be evicted and that no replay will read.
   Bytes evict_all() noexcept;
 

@@ -95,13 +95,14 @@ TEST(EvictorTest, MovesWhatIsCheaperToCopyThanToMakeAgain) {
   const OneSegment segment(program);
   program.device.copy_ns = 10;
   std::vector<const void*> moved;
-  program.device.move_bytes = [&](const void* block, const auto& avoided) {
-    moved.push_back(block);
-    EXPECT_EQ(avoided.size(), 1u);
-    EXPECT_EQ(avoided[0].end - avoided[0].begin, 200u);
-    EXPECT_GE(avoided[0].begin, kAddress);
-    return true;
-  };
+  program.device.move_bytes =
+      [&](const void* block, const auto& avoided, Placement) {
+        moved.push_back(block);
+        EXPECT_EQ(avoided.size(), 1u);
+        EXPECT_EQ(avoided[0].end - avoided[0].begin, 200u);
+        EXPECT_GE(avoided[0].begin, kAddress);
+        return true;
+      };
   const uint64_t evictions = program.engine.counters().evictions;
   const MemoryRequest request = request_of(200);
   EXPECT_EQ(program.engine.relieve_request(request), 100U);
@@ -122,7 +123,7 @@ TEST(EvictorTest, EvictsWhereCopyingTakesLongerOrFindsNoRoom) {
     const OneSegment segment(program);
     program.device.copy_ns = copy_ns;
     int tried = 0;
-    program.device.move_bytes = [&](const void*, const auto&) {
+    program.device.move_bytes = [&](const void*, const auto&, Placement) {
       ++tried;
       return false;
     };
@@ -172,7 +173,7 @@ TEST(EvictorTest, CoopEvictsNeighborsAndMovesNothing) {
   const auto made = values_with_holes(program);
   const OneSegment segment(program);
   program.device.copy_ns = 10;
-  program.device.move_bytes = [&](const void*, const auto&) {
+  program.device.move_bytes = [&](const void*, const auto&, Placement) {
     ADD_FAILURE();
     return true;
   };
@@ -270,6 +271,38 @@ TEST(EvictorTest, WhatOthersMayKnowTheAddressOfDoesNotSlide) {
     EXPECT_TRUE(gaps->slid.empty());
     EXPECT_GT(gaps->evicted(), 0u);
     gaps->program.check_invariants();
+  }
+}
+
+TEST(EvictorTest, MovesLeavesOutWhereNothingIsLeftToEvict) {
+  for (const bool takes_moves : {true, false}) {
+    SimProgram program(/*capacity=*/1 << 20);
+    const Var old = program.leaf(100); // its address may be known
+    for (int i = 0; i < 3; ++i) {
+      program.leaf(100, /*is_new=*/true);
+    }
+    const Var made = program.op1({old}, 100, /*cost=*/1000);
+    const OneSegment segment(program, takes_moves);
+    program.device.copy_ns = 10;
+    std::vector<const void*> moved;
+    program.device.move_bytes =
+        [&](const void* block, const auto&, Placement placement) {
+          EXPECT_EQ(placement, Placement::Leaf);
+          moved.push_back(block);
+          return moved.size() != 2; // no block for the second
+        };
+    const MemoryRequest request = request_of(150);
+    EXPECT_EQ(program.engine.relieve_request(request), 100U); // evicted
+    EXPECT_TRUE(moved.empty());
+    EXPECT_EQ(program.engine.relieve_request(request), takes_moves ? 200U : 0U);
+    const auto blocks = blocks_of(program.device);
+    const std::vector<const void*> expected{
+        blocks[1].key, blocks[2].key, blocks[3].key};
+    EXPECT_EQ(moved, takes_moves ? expected : std::vector<const void*>{});
+    EXPECT_EQ(program.engine.counters().moves, takes_moves ? 2U : 0U);
+    EXPECT_TRUE(program.holds_expected(old));
+    EXPECT_TRUE(program.holds_expected(made));
+    program.check_invariants();
   }
 }
 
