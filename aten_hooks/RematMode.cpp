@@ -4,6 +4,7 @@
 #include "capture/MemoryPressure.h"
 #include "capture/OpCall.h"
 #include "capture/RematKey.h"
+#include "capture/RunningOp.h"
 #include "capture/TensorKinds.h"
 #include "replay/ReplayTimer.h"
 
@@ -36,7 +37,7 @@ bool fault_in(c10::StorageImpl& storage) {
   }
   RematMode& mode = RematMode::get();
   // The loops of a kernel run on other threads, too.
-  if (op_depth() > 0 || c10::ParallelGuard::is_enabled()) {
+  if (RunningOp::current() != nullptr || c10::ParallelGuard::is_enabled()) {
     if (handle->data.get() == nullptr) {
       mode.make_resident(storage);
     }

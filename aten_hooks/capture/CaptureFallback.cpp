@@ -1,6 +1,7 @@
 #include "OpCall.h"
 #include "OverheadSample.h"
 #include "RematKey.h"
+#include "RunningOp.h"
 #include "TensorKinds.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -107,7 +108,7 @@ void capture(
   call.begin();
   overhead.pause();
   try {
-    const OpDepthGuard depth_guard;
+    const RunningOp running(call);
     const c10::remat::PlacementGuard placement(call.placement());
     if (traits.is_aten) {
       const NoCaptureGuard no_capture_guard;

@@ -2,6 +2,7 @@
 
 #include "../RematMode.h"
 #include "OpCall.h"
+#include "RunningOp.h"
 
 #include <c10/remat/CpuMemory.h>
 #include <c10/util/Exception.h>
@@ -63,6 +64,11 @@ std::string explain_memory(
   if (!device.is_cpu()) {
     text << "Largest hole: " << readable(census.largest_hole)
          << " of neighboring bytes are free or evictable. ";
+  }
+  if (const RunningOp* op = RunningOp::current()) {
+    text << (op->is_replayed() ? "This was for a replay of " : "This was for ")
+         << op->name() << ", which was given " << readable(op->operand_bytes())
+         << "; what it has allocated itself is not managed yet. ";
   }
   if (memory.budget != c10::remat::Config::kUnlimited &&
       nbytes > memory.budget) {

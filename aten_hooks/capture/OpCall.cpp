@@ -4,6 +4,7 @@
 #include "CostEstimate.h"
 #include "MemoryPressure.h"
 #include "RematKey.h"
+#include "RunningOp.h"
 #include "TensorKinds.h"
 
 #include <c10/util/ParallelGuard.h>
@@ -53,7 +54,8 @@ OpCall::OpCall(
       engine_(home_ == nullptr ? nullptr : &home_->engine()),
       stack_(stack),
       outer_(current_call),
-      is_nested_(op_depth() > 0 || c10::ParallelGuard::is_enabled()) {
+      is_nested_(
+          RunningOp::current() != nullptr || c10::ParallelGuard::is_enabled()) {
   if (home_ != nullptr && !is_nested_ && !traits.is_uninitialized) {
     if (!traits.is_aten) {
       RematMode::get().expect_far_reaching_ops();
@@ -76,6 +78,20 @@ OpCall::OpCall(
   // Costs differ between devices.
   signature_ = reinterpret_cast<uintptr_t>(&op.schema()) + device.index() + 1;
   scan_arguments(stack.size() - traits.args.size());
+}
+
+const char* OpCall::name() const {
+  return traits_.name.c_str();
+}
+
+c10::remat::Bytes OpCall::operand_bytes() const {
+  c10::remat::Bytes bytes = 0;
+  for (const Operand& operand : operands_) {
+    if (operand.storage->device() == device_) {
+      bytes += operand.storage->sym_nbytes().maybe_as_int().value_or(0);
+    }
+  }
+  return bytes;
 }
 
 void OpCall::begin() {

@@ -33,6 +33,10 @@ class OpCall {
                                              : c10::remat::Placement::Leaf;
   }
 
+  const char* name() const;
+  // Of the storages on the op's device that it was given.
+  c10::remat::Bytes operand_bytes() const;
+
   // Exactly one `end` or `abort` follows a `begin` that returned.
   void begin();
   void end();

@@ -10,17 +10,6 @@ namespace at::remat {
 // autograd, functionalization and autocast, and above Python and the backends.
 constexpr c10::DispatchKey kRematKey = c10::DispatchKey::Fake;
 
-// In how many captured or replayed ops is this thread? Ops call others.
-int op_depth();
-
-class OpDepthGuard {
- public:
-  OpDepthGuard();
-  ~OpDepthGuard();
-  OpDepthGuard(const OpDepthGuard&) = delete;
-  OpDepthGuard& operator=(const OpDepthGuard&) = delete;
-};
-
 // Keeps the ops that this thread calls from being captured. Upstream's guard
 // would not: see ThreadDefault.h.
 class NoCaptureGuard {

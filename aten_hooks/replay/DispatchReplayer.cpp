@@ -2,6 +2,7 @@
 
 #include "../capture/DeviceBytes.h"
 #include "../capture/RematKey.h"
+#include "../capture/RunningOp.h"
 #include "GeneratorSwap.h"
 #include "ReplayTimer.h"
 
@@ -202,7 +203,7 @@ std::vector<std::unique_ptr<c10::remat::Buffer>> DispatchReplayer::replay(
           (call.is_aten ? c10::DispatchKeySet()
                         : c10::DispatchKeySet(kRematKey)),
       call.is_aten ? above | c10::DispatchKeySet(kRematKey) : above);
-  const OpDepthGuard depth_guard;
+  const RunningOp running(request);
   const c10::DeviceGuard device_guard(call.device);
   const c10::remat::PlacementGuard placement(c10::remat::Placement::Evictable);
   const auto stream = current_stream(call.device);

@@ -92,6 +92,24 @@ def test_inputs_of_the_running_op_are_not_evicted(remat, device):
     assert torch.equal(a @ b, expected)
 
 
+@pytest.mark.cpu_only("counts bytes; see test_cuda_memory.py")
+def test_error_names_the_op_that_asked(remat, device):
+    a = torch.randn(512, 512, device=device).tanh()  # 1 MiB
+    remat.pin(a)
+    evicted = a.exp()
+    assert _testing.evict(evicted)
+    remat.set_budget(_fits(remat, device, MIB // 2), device=device)
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"for aten::mm, which was given 1\.00 MiB; what"
+    ):
+        a @ a
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"for a replay of aten::exp, which was given 1\.0"
+    ):
+        evicted.sum()
+    remat.unpin(a)
+
+
 def test_training_goes_on_with_a_smaller_batch(remat_off, device):
     def step(model, optimizer, batch):
         loss = model(torch.ones(batch, 128, device=device)).square().mean()
