@@ -8,6 +8,8 @@
 #include <c10/remat/DeviceMemory.h>
 #include <torch/library.h>
 
+#include <optional>
+
 namespace at::remat {
 
 namespace {
@@ -105,10 +107,10 @@ void capture(
     return;
   }
   OpCall call(op, traits, below, device, *stack);
+  std::optional<RunningOp> running(call);
   call.begin();
   overhead.pause();
   try {
-    const RunningOp running(call);
     const c10::remat::PlacementGuard placement(call.placement());
     if (traits.is_aten) {
       const NoCaptureGuard no_capture_guard;
@@ -120,6 +122,7 @@ void capture(
     call.abort();
     throw;
   }
+  running.reset();
   overhead.resume();
   call.end();
 }

@@ -38,6 +38,11 @@ std::string readable(Bytes bytes) {
   return text.str();
 }
 
+std::string told(const RunningOp& op) {
+  return std::string(op.is_replayed() ? "a replay of " : "") + op.name() +
+      " (given " + readable(op.operand_bytes()) + ")";
+}
+
 } // namespace
 
 std::string explain_memory(
@@ -66,9 +71,11 @@ std::string explain_memory(
          << " of neighboring bytes are free or evictable. ";
   }
   if (const RunningOp* op = RunningOp::current()) {
-    text << (op->is_replayed() ? "This was for a replay of " : "This was for ")
-         << op->name() << ", which was given " << readable(op->operand_bytes())
-         << "; what it has allocated itself is not managed yet. ";
+    text << "This was for " << told(*op);
+    for (; op->is_replayed() && op->outer() != nullptr; op = op->outer()) {
+      text << ", for " << told(*op->outer());
+    }
+    text << "; what ops have allocated themselves is not managed yet. ";
   }
   if (memory.budget != c10::remat::Config::kUnlimited &&
       nbytes > memory.budget) {

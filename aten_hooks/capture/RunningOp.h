@@ -7,8 +7,9 @@ namespace at::remat {
 
 class OpCall;
 
-// While it lives, this thread runs the kernel of an op, captured or replayed.
-// Ops that the kernel calls are part of that.
+// While it lives, this thread makes an op's operands resident and runs its
+// kernel, for the program or in a replay. Ops that the kernel calls are part of
+// that.
 class RunningOp {
  public:
   // What it is made from must outlive it.
@@ -24,6 +25,10 @@ class RunningOp {
   const char* name() const;
   bool is_replayed() const {
     return request_ != nullptr;
+  }
+  // What it is part of, or is replayed for.
+  const RunningOp* outer() const {
+    return outer_;
   }
   // Of the storages that it was given.
   c10::remat::Bytes operand_bytes() const;

@@ -100,11 +100,12 @@ def test_error_names_the_op_that_asked(remat, device):
     assert _testing.evict(evicted)
     remat.set_budget(_fits(remat, device, MIB // 2), device=device)
     with pytest.raises(
-        torch.OutOfMemoryError, match=r"for aten::mm, which was given 1\.00 MiB; what"
+        torch.OutOfMemoryError, match=r"was for aten::mm \(given 1\.00 MiB\); what"
     ):
         a @ a
     with pytest.raises(
-        torch.OutOfMemoryError, match=r"for a replay of aten::exp, which was given 1\.0"
+        torch.OutOfMemoryError,
+        match=r"a replay of aten::exp \(given 1\.00 MiB\), for aten::sum \(given 1\.0",
     ):
         evicted.sum()
     remat.unpin(a)
