@@ -111,7 +111,8 @@ void capture(
   call.begin();
   overhead.pause();
   try {
-    const c10::remat::PlacementGuard placement(call.placement());
+    const c10::remat::PlacementGuard placement(
+        call.placement(), &call.placement_plan());
     if (traits.is_aten) {
       const NoCaptureGuard no_capture_guard;
       op.redispatchBoxed(below, stack);

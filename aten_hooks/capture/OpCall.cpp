@@ -148,8 +148,9 @@ void OpCall::begin_home() {
     }
   }
   const c10::remat::Holders holders = holders_of(read_, written_);
-  with_memory_errors(
-      *engine_, device_, [&] { engine_->begin_op(holders, inputs_, writes_); });
+  with_memory_errors(*engine_, device_, [&] {
+    engine_->begin_op(holders, inputs_, writes_, &placement_plan_);
+  });
 }
 
 // Note [What a graph has captured]

@@ -33,6 +33,11 @@ class OpCall {
                                              : c10::remat::Placement::Leaf;
   }
 
+  // Of that. Known once it has begun.
+  const c10::remat::PlacementPlan& placement_plan() const {
+    return placement_plan_;
+  }
+
   const char* name() const;
   // Of the storages on the op's device that it was given.
   c10::remat::Bytes operand_bytes() const;
@@ -100,6 +105,7 @@ class OpCall {
   c10::SmallVector<StorageHandle*, 1> fresh_;
   c10::remat::VersionIds inputs_; // of read_, from begin on
   c10::remat::Writes writes_;
+  c10::remat::PlacementPlan placement_plan_;
   uint64_t signature_ = 0;
   Guests guests_;
   OpStopwatch stopwatch_;

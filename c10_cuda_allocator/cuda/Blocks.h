@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 // The caching allocator's blocks, whose type only its own source file knows.
@@ -46,6 +47,56 @@ Block* find_free_block(
     }
   }
   return nullptr;
+}
+
+// Takes a free block of `pool` out of it that has the bytes of `key`: the first
+// by address, in the order of `less`; null if there is none.
+template <class Block, class Pool, class Less>
+Block* take_first(Pool& pool, Block& key, Less less) {
+  auto first = pool.blocks.lower_bound(&key);
+  for (auto it = first; it != pool.blocks.end() && (*it)->stream == key.stream;
+       ++it) {
+    first = less(address_of(**it), address_of(**first)) ? it : first;
+  }
+  if (first == pool.blocks.end() || (*first)->stream != key.stream) {
+    return nullptr;
+  }
+  Block* const found = *first;
+  pool.blocks.erase(first);
+  return found;
+}
+
+template <class Block, class Pool>
+Block* take_lowest(Pool& pool, Block& key) {
+  return take_first(pool, key, std::less<uintptr_t>());
+}
+
+// Of the uppermost, only its upper end.
+template <class Block, class Pool>
+Block* take_uppermost(Pool& pool, Block& key) {
+  Block* const found = take_first(pool, key, std::greater<uintptr_t>());
+  if (found == nullptr) {
+    return nullptr;
+  }
+  if (found->size == key.size) {
+    return found;
+  }
+  found->size -= key.size;
+  auto* const end = new Block(
+      found->device,
+      found->stream,
+      key.size,
+      found->pool,
+      static_cast<char*>(found->ptr) + found->size);
+  end->expandable_segment_ = found->expandable_segment_;
+  end->prev = found;
+  end->next = found->next;
+  if (end->next != nullptr) {
+    end->next->prev = end;
+  }
+  found->next = end;
+  pool.insert_into_blocks(found);
+  return end;
 }
 
 // The bytes of the pages that lie wholly within `block` of an expandable

@@ -61,6 +61,7 @@ bool CudaMemory<Allocator>::make_room(
     request.shortage = missing;
     request.unused = unused();
     request.reserved = allocator_.total_allocated_memory;
+    request.stays = is_planned(params) && stays(params);
     request.allocator_key = &params;
     PressureHandler* handler = handler_;
     lock.unlock();

@@ -107,6 +107,21 @@ class CudaMemory final : public DeviceMemory {
     return pool->is_small ? kPage : is_arena(pool) ? arena_page_ : kLargePage;
   }
 
+  // Does a plan say at which end the block for `params` lies? See Note [Two
+  // ends].
+  template <class Params>
+  bool is_planned(const Params& params) const {
+    return C10_UNLIKELY(placement_plan() != nullptr) && is_arena(params.pool);
+  }
+  // Takes a free block there, if there is one.
+  template <class Params>
+  bool take_planned(Params& params) {
+    params.block = stays(params)
+        ? take_uppermost(*params.pool, params.search_key)
+        : take_lowest(*params.pool, params.search_key);
+    return params.block != nullptr;
+  }
+
   void freed(const void* address) {
     if (C10_UNLIKELY(!owners_.empty())) {
       owners_.erase(address);
@@ -274,6 +289,15 @@ class CudaMemory final : public DeviceMemory {
         &allocator_.remat_large_blocks,
         &allocator_.small_blocks,
         &allocator_.remat_small_blocks};
+  }
+
+  // By the plan, of which there is one.
+  template <class Params>
+  bool stays(const Params& params) const {
+    const auto& sizes = placement_plan()->staying;
+    return std::any_of(sizes.begin(), sizes.end(), [&](Bytes size) {
+      return Allocator::round_size(size) == params.size();
+    });
   }
 
   // Gives back segments that are free, if they are enough.

@@ -15,6 +15,7 @@ std::vector<DeviceMemory*>& registry() {
 }
 
 thread_local Placement current_placement = Placement::Leaf;
+thread_local const PlacementPlan* current_plan = nullptr;
 
 } // namespace
 
@@ -40,13 +41,21 @@ Placement placement() noexcept {
   return current_placement;
 }
 
-PlacementGuard::PlacementGuard(Placement placement) noexcept
-    : before_(current_placement) {
+const PlacementPlan* placement_plan() noexcept {
+  return current_plan;
+}
+
+PlacementGuard::PlacementGuard(
+    Placement placement,
+    const PlacementPlan* plan) noexcept
+    : before_(current_placement), plan_before_(current_plan) {
   current_placement = placement;
+  current_plan = plan != nullptr && plan->exists ? plan : nullptr;
 }
 
 PlacementGuard::~PlacementGuard() {
   current_placement = before_;
+  current_plan = plan_before_;
 }
 
 } // namespace c10::remat

@@ -2,6 +2,7 @@
 
 #include "Export.h"
 #include "Ids.h"
+#include "policy/PlacementPlan.h"
 
 #include <cstdint>
 #include <string>
@@ -17,6 +18,8 @@ struct MemoryRequest {
   Bytes shortage = 0;
   Bytes unused = 0; // reserved, but in use by nobody
   Bytes reserved = 0; // in use or not
+  // A plan wants it at the upper end; see Note [Two ends].
+  bool stays = false;
   // What the allocator needs to tell which blocks could serve the request;
   // null: there is none, only the shortage.
   const void* allocator_key = nullptr;
@@ -135,16 +138,22 @@ REMAT_API void register_cuda_memory(int device, DeviceMemory* memory);
 
 // Of what this thread allocates next.
 REMAT_API Placement placement() noexcept;
+// Null: there is none.
+REMAT_API const PlacementPlan* placement_plan() noexcept;
 
 class REMAT_API PlacementGuard {
  public:
-  explicit PlacementGuard(Placement placement) noexcept;
+  // `plan` must outlive the guard.
+  explicit PlacementGuard(
+      Placement placement,
+      const PlacementPlan* plan = nullptr) noexcept;
   ~PlacementGuard();
   PlacementGuard(const PlacementGuard&) = delete;
   PlacementGuard& operator=(const PlacementGuard&) = delete;
 
  private:
   Placement before_;
+  const PlacementPlan* plan_before_;
 };
 
 } // namespace c10::remat

@@ -100,9 +100,13 @@ VersionIds Engine::pin_held(
 void Engine::begin_op(
     const Holders& holders,
     VersionIds& inputs,
-    Writes& writes) {
+    Writes& writes,
+    PlacementPlan* placement) {
   Garbage garbage;
   Lock lock(state_.mutex);
+  if (placement != nullptr) {
+    state_.policy->plan_placement(*placement);
+  }
   inputs.clear();
   const VersionIds pinned = pin_held(holders, lock, garbage);
   const size_t reads = holders.size() - writes.size();
@@ -447,7 +451,7 @@ Bytes Engine::relieve_request(const MemoryRequest& request) noexcept {
   if (state_.trace.is_on()) {
     state_.trace.pressure(request.shortage);
   }
-  state_.report_pressure();
+  state_.report_pressure(/*needs_neighbors=*/true);
   Bytes freed = evictor_.evict_for(request);
   if (freed == 0) {
     freed = cutter_.release_held(request.size, garbage);

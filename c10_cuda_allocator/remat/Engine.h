@@ -88,8 +88,13 @@ class REMAT_API Engine {
   // Throws what a replay throws, and
   // then nothing is pinned.
   // `holders` are those of the inputs, then of the writes; what they hold is
-  // looked up under the lock and left in `inputs` and `writes`.
-  void begin_op(const Holders& holders, VersionIds& inputs, Writes& writes);
+  // looked up under the lock and left in `inputs` and `writes`. What the policy
+  // has planned for the bytes of the op is left in `placement`, if not null.
+  void begin_op(
+      const Holders& holders,
+      VersionIds& inputs,
+      Writes& writes,
+      PlacementPlan* placement = nullptr);
 
   // Records the op and undoes begin_op's pins. Returns the ids of the fresh
   // outputs, then of the written versions.

@@ -111,12 +111,13 @@ void EngineState::report_residual() {
       config.budget);
 }
 
-void EngineState::report_pressure() {
+void EngineState::report_pressure(bool needs_neighbors) {
   policy->on_residual(0, config.budget);
   if (config.budget != Config::kUnlimited) {
     const Bytes usage = device.usage();
-    policy->on_pressure(
-        resident + (usage < config.budget ? config.budget - usage : 0));
+    const Bytes room =
+        resident + (usage < config.budget ? config.budget - usage : 0);
+    policy->on_pressure(needs_neighbors ? room - room / kUnusable : room);
   }
 }
 

@@ -90,7 +90,12 @@ struct EngineState {
 
   // Tells the policy how much of the budget is free, and that it is short.
   void report_residual();
-  void report_pressure();
+  // `needs_neighbors`: bytes that are free are not always of use, so that the
+  // room for plans is one part in kUnusable less. Where they leave nothing
+  // free, requests for many neighbors clear what a plan keeps, and with it the
+  // values that long chains are made again from.
+  void report_pressure(bool needs_neighbors = false);
+  static constexpr Bytes kUnusable = 50;
 
   std::mutex mutex;
   Config config;

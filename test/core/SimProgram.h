@@ -50,8 +50,13 @@ class SimProgram {
   };
 
   explicit SimProgram(Bytes capacity, Config config = {})
+      : SimProgram(capacity, policy_of(config), config) {}
+  SimProgram(
+      Bytes capacity,
+      std::unique_ptr<EvictionPolicy> policy,
+      Config config = {})
       : device(capacity),
-        engine(config, policy_of(config), device, device, device) {
+        engine(config, std::move(policy), device, device, device) {
     device.engine = &engine;
   }
 

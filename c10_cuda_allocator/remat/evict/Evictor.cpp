@@ -68,7 +68,8 @@ double Evictor::moving_share(
     const BlockView& block,
     VersionId id,
     Bytes largest_free) const noexcept {
-  if (block.size > largest_free || !state_.policy->moves_blocks()) {
+  if (block.size > largest_free || !state_.policy->moves_blocks() ||
+      state_.policy->lets_go(state_.graph, id)) {
     return 1;
   }
   const CostNs making = state_.graph[state_.graph[id].producer].cost;
@@ -89,6 +90,9 @@ double Evictor::price(
   if (!id || (!allow_locked && state_.policy->is_locked(state_.graph, id))) {
     return PricedBlock::kBlocked;
   }
+  if (state_.policy->lets_go(state_.graph, id)) {
+    return 0;
+  }
   return state_.index->score(id, state_.now) *
       static_cast<double>(state_.graph[id].size) *
       moving_share(block, id, largest_free);
@@ -100,6 +104,9 @@ CostNs Evictor::clearing_ns(const BlockView& block, Bytes largest_free)
     return 0;
   }
   const VersionId id = state_.version_in(block);
+  if (state_.policy->lets_go(state_.graph, id)) {
+    return 0;
+  }
   return moving_share(block, id, largest_free) < 1
       ? state_.device.copy_cost(block.size, block.size)
       : state_.graph[state_.graph[id].producer].cost;
@@ -148,7 +155,8 @@ std::vector<Window> Evictor::choose(
           {block.size, price(block, largest_free, allow_locked)});
     }
   }
-  WindowChoice cleared = choose_windows(priced, request.size, request.shortage);
+  WindowChoice cleared =
+      choose_windows(priced, request.size, request.shortage, request.stays);
   if (!state_.policy->moves_blocks()) {
     return std::move(cleared.windows);
   }
@@ -168,7 +176,8 @@ std::vector<Window> Evictor::choose(
   const double per_ns =
       time > 0 && price > 0 ? price / static_cast<double>(time) : 1;
   price_slides(segments, per_ns, priced);
-  return choose_windows(priced, request.size, request.shortage).windows;
+  return choose_windows(priced, request.size, request.shortage, request.stays)
+      .windows;
 }
 
 Bytes Evictor::clear_windows(

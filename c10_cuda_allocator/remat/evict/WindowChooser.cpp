@@ -55,6 +55,7 @@ void offer_window(
     size_t number,
     Bytes size,
     double per_byte,
+    bool last,
     WindowChoice& best) {
   std::vector<Treatment> blocks;
   blocks.reserve(segment.blocks.size());
@@ -88,7 +89,7 @@ void offer_window(
       }
     }
     const double cost = (first < middle ? to_middle[first] : 0) + from_middle;
-    if (bytes >= size && cost < best.cost) {
+    if (bytes >= size && (cost < best.cost || (last && cost == best.cost))) {
       best = {{{number, first, i + 1}}, cost};
       found = &best.windows.front();
     }
@@ -163,12 +164,13 @@ WindowChoice whole_segments(
 WindowChoice choose_windows(
     const std::vector<PricedSegment>& segments,
     Bytes size,
-    Bytes shortage) {
+    Bytes shortage,
+    bool last) {
   WindowChoice best{{}, kInfinite};
   const auto offer_windows = [&](double per_byte) {
     for (size_t number = 0; number < segments.size(); ++number) {
       if (segments[number].serves_request) {
-        offer_window(segments[number], number, size, per_byte, best);
+        offer_window(segments[number], number, size, per_byte, last, best);
       }
     }
   };

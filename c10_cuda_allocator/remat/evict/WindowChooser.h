@@ -42,11 +42,12 @@ struct WindowChoice {
 // neighboring blocks of a segment that serves the request (Coop: Zhang et al.,
 // "Coop: Memory is not a Commodity", NeurIPS 2023), or whole segments of at
 // least `shortage` bytes, which can be given back and had again as one. The
-// cheapest; a window where both cost the same, and the first of those. A few
-// passes over the blocks of each segment; one if none can slide.
+// cheapest; a window where both cost the same, and the first of those, or the
+// `last`. A few passes over the blocks of each segment; one if none can slide.
 REMAT_API WindowChoice choose_windows(
     const std::vector<PricedSegment>& segments,
     Bytes size,
-    Bytes shortage);
+    Bytes shortage,
+    bool last = false);
 
 } // namespace c10::remat

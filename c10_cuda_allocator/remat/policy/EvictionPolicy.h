@@ -18,6 +18,7 @@ struct UnrecordedOp {
 };
 
 class PlanExchange;
+struct PlacementPlan;
 class ProgramLog;
 
 // How much the program would lose by evicting a version.
@@ -95,6 +96,8 @@ class REMAT_API EvictionPolicy {
   virtual void on_evicted(const OpGraph& /*graph*/, VersionId /*id*/) {}
   // In use again.
   virtual void on_rematerialized(const OpGraph& /*graph*/, VersionId /*id*/) {}
+  // An op has run again, whatever becomes of its results.
+  virtual void on_replayed(CostNs /*cost*/) {}
   // `id` is about to be forgotten or to become a leaf. Its producer may be
   // gone.
   virtual void on_forgotten(const OpGraph& /*graph*/, VersionId /*id*/) {}
@@ -111,6 +114,16 @@ class REMAT_API EvictionPolicy {
   // Memory is short: what is in the graph can have so many bytes now, the rest
   // of the budget is in other use.
   virtual void on_pressure(Bytes /*room*/) {}
+
+  // Where the bytes of the next op should lie, if that is planned; see Note
+  // [Two ends].
+  virtual void plan_placement(PlacementPlan& /*plan*/) const {}
+
+  // Will `id` be evicted in any case before it is read again, so that evicting
+  // it now loses nothing?
+  virtual bool lets_go(const OpGraph& /*graph*/, VersionId /*id*/) const {
+    return false;
+  }
 
   // Where the engine writes down what the program does, if the policy wants to
   // know that now. May change with each `on_captured`: the op is the first that

@@ -1,5 +1,7 @@
 #include "NextUsePolicy.h"
 
+#include "PlacementPlan.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +37,8 @@ bool NextUsePolicy::keeps(
     const OpGraph& graph,
     VersionId id,
     bool /*was_replayed*/) const {
-  return tuning_->keeps && has_absent_reader(graph, id);
+  return tuning_->keeps && has_absent_reader(graph, id) &&
+      next_need(graph, id) != Future::kNever;
 }
 
 uint32_t NextUsePolicy::next_need(const OpGraph& graph, VersionId id) const {
@@ -89,6 +92,32 @@ void NextUsePolicy::expect(
   is_on_course_ = true;
 }
 
+void NextUsePolicy::plan_placement(PlacementPlan& plan) const {
+  const Foreseen& foreseen = tuning_->foreseen;
+  const uint32_t place = recorder_.place();
+  plan.exists = !foreseen.evicted_at.empty();
+  if (!plan.exists || place > foreseen.until || place >= future_->ops.size()) {
+    return;
+  }
+  const Future::Op& op = future_->ops[place];
+  for (uint32_t i = 0; i < op.value_count; ++i) {
+    const uint32_t value = op.first_value + i;
+    if (foreseen.fate(value) == Foreseen::kStays) {
+      plan.staying.push_back(future_->values[value].size);
+    }
+  }
+}
+
+bool NextUsePolicy::lets_go(const OpGraph& graph, VersionId id) const {
+  const Foreseen& foreseen = tuning_->foreseen;
+  const uint32_t value = recorder_.value_of(graph, id);
+  const uint32_t place = recorder_.place();
+  const uint32_t fate = foreseen.fate(value);
+  return fate != Foreseen::kStays && fate != Foreseen::kEither &&
+      place <= foreseen.until &&
+      future_->next_use(value, place) == future_->next_use(value, fate);
+}
+
 void NextUsePolicy::on_captured(const OpGraph& graph, OpId op) {
   const uint32_t place = recorder_.place();
   recorder_.captured(graph, op);
@@ -116,15 +145,34 @@ void NextUsePolicy::on_read(const OpGraph& graph, VersionId id) {
   read_.add(id);
 }
 
+void NextUsePolicy::on_evicted(const OpGraph& graph, VersionId id) {
+  NeighborhoodPolicy::on_evicted(graph, id);
+  Past* const past = past_of(graph, id);
+  if (past != nullptr && past->returns == 0) {
+    past->evicted_at = recorder_.place();
+  }
+}
+
 void NextUsePolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
   NeighborhoodPolicy::on_rematerialized(graph, id);
-  const uint32_t value = recorder_.value_of(graph, id);
-  if (returns_ != nullptr && value != FutureRecorder::kUnknown) {
-    if (value >= returns_->size()) {
-      returns_->resize(value + 1);
-    }
-    ++(*returns_)[value];
+  Past* const past = past_of(graph, id);
+  if (past != nullptr) {
+    ++past->returns;
   }
+}
+
+NextUsePolicy::Past* NextUsePolicy::past_of(
+    const OpGraph& graph,
+    VersionId id) {
+  const uint32_t value = pasts_ == nullptr ? FutureRecorder::kUnknown
+                                           : recorder_.value_of(graph, id);
+  if (value == FutureRecorder::kUnknown) {
+    return nullptr;
+  }
+  if (value >= pasts_->size()) {
+    pasts_->resize(value + 1);
+  }
+  return &(*pasts_)[value];
 }
 
 } // namespace c10::remat

@@ -23,19 +23,23 @@ namespace c10::remat {
 // keep their order.
 class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
  public:
-  // By value: how often it came back.
-  using Returns = std::vector<uint32_t>;
+  // What became of a value.
+  struct Past {
+    uint32_t returns = 0; // how often it came back
+    uint32_t evicted_at = 0; // before the first of these: place of the next op
+  };
+  using Pasts = std::vector<Past>; // by value
 
-  // `future` begins where the policy starts to be told of ops. `returns`, which
+  // `future` begins where the policy starts to be told of ops. `pasts`, which
   // may be null, must outlive the policy.
   NextUsePolicy(
       std::shared_ptr<const Future> future,
       std::shared_ptr<const Tuning> tuning,
-      Returns* returns = nullptr)
+      Pasts* pasts = nullptr)
       : NeighborhoodPolicy(Neighborhood::Side::Ancestors),
         future_(std::move(future)),
         tuning_(std::move(tuning)),
-        returns_(returns) {}
+        pasts_(pasts) {}
 
   // Has the program done what the future says, as far as it got?
   bool is_on_course() const {
@@ -49,6 +53,10 @@ class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
   void expect(
       std::shared_ptr<const Future> future,
       std::shared_ptr<const Tuning> tuning);
+  // Of all that is expected.
+  Ticks length() const {
+    return future_->length();
+  }
   FutureRecorder& recorder() {
     return recorder_;
   }
@@ -64,13 +72,18 @@ class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
       const override;
   void drain_lowered(const OpGraph& graph, std::vector<VersionId>& lowered)
       override;
+  void plan_placement(PlacementPlan& plan) const override;
+  bool lets_go(const OpGraph& graph, VersionId id) const override;
 
   void on_captured(const OpGraph& graph, OpId op) override;
   void on_unrecorded(const OpGraph& graph, const UnrecordedOp& op) override;
   void on_read(const OpGraph& graph, VersionId id) override;
+  void on_evicted(const OpGraph& graph, VersionId id) override;
   void on_rematerialized(const OpGraph& graph, VersionId id) override;
 
  private:
+  // Null: nobody wants to know, or it is not of this stretch.
+  Past* past_of(const OpGraph& graph, VersionId id);
   // The last op was the one at this place.
   void check_course(uint32_t place);
   // The place at which `id` is next needed.
@@ -78,7 +91,7 @@ class REMAT_API NextUsePolicy final : public NeighborhoodPolicy {
 
   std::shared_ptr<const Future> future_;
   std::shared_ptr<const Tuning> tuning_;
-  Returns* returns_;
+  Pasts* pasts_;
   FutureRecorder recorder_;
   bool is_on_course_ = true;
   VersionSet read_; // to be reported

@@ -112,14 +112,22 @@ void PlannedPolicy::give_up() {
 
 void PlannedPolicy::begin_iteration(const OpGraph& graph) {
   if (iteration_.recorder().recorded() >= kShortest) {
+    const bool was_planned = plan_from_start_ != nullptr && is_following();
     learn(graph);
+    if (was_planned && !is_desperate_) {
+      note_trial(known_.front());
+    }
     decide_logging(/*was_short=*/room_ > 0);
     room_ = 0;
   }
   log_.clear();
   most_alive_ = 0;
+  is_desperate_ = recomputed_ > iteration_.length() / 2;
+  recomputed_ = 0;
   take_plan();
   if (known_.empty()) {
+    plan_from_start_ = nullptr;
+    places_ = false;
     iteration_.restart(nothing_, untuned_);
   } else {
     follow(known_.front(), /*from_start=*/true);
@@ -132,6 +140,10 @@ void PlannedPolicy::follow(const Known& known, bool from_start) {
   is_online_ = plan != nullptr && plan->tuning == nullptr;
   const auto& tuning = plan == nullptr || is_online_ ? untuned_ : plan->tuning;
   planned_kind_ = is_online_ || tuning != untuned_ ? known.number : 0;
+  plan_from_start_ =
+      from_start && !is_online_ && plan != nullptr ? tuning : nullptr;
+  places_ =
+      plan_from_start_ != nullptr && !is_desperate_ && plan->trial.places();
   if (from_start) {
     iteration_.restart(known.future, tuning);
   } else {
@@ -187,6 +199,14 @@ void PlannedPolicy::learn(const OpGraph& graph) {
   }
 }
 
+void PlannedPolicy::note_trial(Known& known) {
+  for (KnownPlan& plan : known.plans) {
+    if (plan.tuning == plan_from_start_) {
+      plan.trial.note(recomputed_);
+    }
+  }
+}
+
 bool PlannedPolicy::wants_plan(const Known& known, Bytes budget) const {
   if (budget == 0 ||
       std::any_of(known_.begin(), known_.end(), [&](const Known& any) {
@@ -237,6 +257,12 @@ void PlannedPolicy::take_plan() {
     known.has_answer = true;
     std::vector<KnownPlan>& plans = known.plans;
     plans.front().tuning = answer->is_found ? answer->tuning : untuned_;
+    for (size_t i = 1; i < plans.size(); ++i) {
+      if (plans[i].budget == answer->budget) {
+        plans.front().trial = plans[i].trial; // plans for a budget are alike
+        break;
+      }
+    }
     plans.erase(
         std::remove_if(
             plans.begin() + 1,
@@ -291,6 +317,10 @@ void PlannedPolicy::on_rematerialized(const OpGraph& graph, VersionId id) {
   iteration_.on_rematerialized(graph, id);
 }
 
+void PlannedPolicy::on_replayed(CostNs cost) {
+  recomputed_ += cost;
+}
+
 void PlannedPolicy::on_op_forgotten(
     const OpGraph& graph,
     OpId op,
@@ -326,6 +356,16 @@ PlanCensus PlannedPolicy::plan_census() const {
     }
   }
   return census;
+}
+
+void PlannedPolicy::plan_placement(PlacementPlan& plan) const {
+  if (places_ && is_following()) {
+    iteration_.plan_placement(plan);
+  }
+}
+
+bool PlannedPolicy::lets_go(const OpGraph& graph, VersionId id) const {
+  return places_ && is_following() && iteration_.lets_go(graph, id);
 }
 
 void PlannedPolicy::on_pressure(Bytes room) {

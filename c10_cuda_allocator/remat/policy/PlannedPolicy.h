@@ -37,6 +37,16 @@ namespace c10::remat {
 // 2, 4, 8... repeats if they did. Logging is on only while an iteration is
 // without a plan, and ever less often while logs are of no use, as where
 // nothing repeats.
+//
+// Note [Is a placement worth it?]
+// Where bytes lie on a device decides what has to go for a large request, and
+// no simulation knows. So a plan is followed with its placement (Note [Two
+// ends]) for two iterations and without for two, and then as the second of each
+// two recomputed less; the first begins with what the others have left behind.
+//
+// Where an iteration has recomputed more than half of itself the next is run
+// without it in any case: memory is then a few of the largest blocks, and two
+// that are in use at both ends leave nothing between them.
 class REMAT_API PlannedPolicy final : public DtrPolicy {
  public:
   static constexpr uint32_t kShortest = 16;
@@ -71,11 +81,14 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   void on_read(const OpGraph& graph, VersionId id) override;
   void on_evicted(const OpGraph& graph, VersionId id) override;
   void on_rematerialized(const OpGraph& graph, VersionId id) override;
+  void on_replayed(CostNs cost) override;
   void on_op_forgotten(const OpGraph& graph, OpId op, const OpRecord& record)
       override;
   void on_output_forgotten(const OpGraph& graph, OpId op) override;
   void on_residual(Bytes residual, Bytes budget) override;
   void on_pressure(Bytes room) override;
+  void plan_placement(PlacementPlan& plan) const override;
+  bool lets_go(const OpGraph& graph, VersionId id) const override;
 
   ProgramLog* program_log() override {
     return is_logging_ ? &log_ : nullptr;
@@ -92,11 +105,30 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   }
 
  private:
+  // Of a plan; see Note [Is a placement worth it?].
+  struct Trial {
+    static constexpr uint32_t kEach = 2;
+
+    uint32_t iterations = 0;
+    CostNs with = 0; // recomputed in the last of those with the placement
+    CostNs without = 0;
+
+    bool places() const {
+      return iterations < kEach || (iterations >= 2 * kEach && with <= without);
+    }
+    void note(CostNs recomputed) {
+      if (iterations < 2 * kEach) {
+        (iterations < kEach ? with : without) = recomputed;
+        ++iterations;
+      }
+    }
+  };
   struct KnownPlan {
     Bytes budget = 0; // that it is for
     std::shared_ptr<const Tuning> tuning; // null: the online policy
     std::shared_ptr<const Future> future; // when it was asked for: its costs,
     uint64_t repeats = 0; // and how often it had been repeated
+    Trial trial = {};
   };
   struct Known {
     uint64_t number = 0; // of its kind
@@ -114,6 +146,9 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   void give_up();
   // What the iteration that has just ended did is the last that is known.
   void learn(const OpGraph& graph);
+  // The iteration that has just ended was run by the plan from its start to its
+  // end.
+  void note_trial(Known& known);
   void ask_for_plan(Known& known);
   void take_plan();
   void decide_logging(bool was_short);
@@ -136,6 +171,11 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
   std::vector<Known> known_; // the last first
   NextUsePolicy iteration_; // this one
   bool is_online_ = false; // the plan for it says so
+  // That this one is run by from its start; null: there is none.
+  std::shared_ptr<const Tuning> plan_from_start_;
+  bool places_ = false; // as the plan says
+  bool is_desperate_ = false; // see Note [Is a placement worth it?]
+  CostNs recomputed_ = 0; // in this iteration
   uint64_t planned_kind_ = 0; // that it is expected to be; 0: without a plan
   uint64_t epoch_ = 0;
   size_t most_alive_ = 0; // owned versions at once, in this iteration

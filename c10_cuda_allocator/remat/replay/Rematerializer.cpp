@@ -160,6 +160,7 @@ void Rematerializer::run(OpId op, std::unique_lock<std::mutex>& lock) {
     state_.trace.replay(record);
   }
   state_.counters.recompute_ns += record.cost;
+  state_.policy->on_replayed(record.cost);
   state_.now += record.cost;
   for (size_t i = 0; i < record.outputs.size(); ++i) {
     if (request.outputs[i] != nullptr) {

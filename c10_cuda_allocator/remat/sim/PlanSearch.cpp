@@ -59,13 +59,15 @@ std::optional<PlanAnswer> search_plan(
   foresight.future = request.future; // costs are those that were measured
   Planner planner(workload, request.room, std::move(foresight), may_go_on);
   const Plan& plan = planner.improve(Planner::kCandidates);
-  if (may_go_on != nullptr && !(*may_go_on)()) {
+  if (plan.tuning == nullptr || (may_go_on != nullptr && !(*may_go_on)())) {
     return std::nullopt;
   }
   answer.is_found = true;
   answer.candidates = plan.simulated + 1;
   if (!is_better(online, plan.result)) {
-    answer.tuning = plan.tuning;
+    auto tuning = std::make_shared<Tuning>(*plan.tuning);
+    tuning->foreseen = planner.foreseen();
+    answer.tuning = std::move(tuning);
   }
   return answer;
 }

@@ -65,6 +65,9 @@ constexpr size_t kWishfulStarts[] = {1, std::size(kStarts) - 1};
 // the peak, and what is needed within moments stays all the same.
 constexpr float kWishBias = 4;
 
+// Smaller blocks lie elsewhere: see CUDACachingAllocator.
+constexpr Bytes kSmallestPlaced = (Bytes{1} << 20) + 1;
+
 } // namespace
 
 Foresight foresee(
@@ -153,7 +156,7 @@ std::optional<Tuning> Planner::next() {
 }
 
 bool Planner::try_out(std::shared_ptr<const Tuning> tuning) {
-  NextUsePolicy::Returns returns(future_->values.size());
+  NextUsePolicy::Pasts pasts(future_->values.size());
   const bool is_first = best_.simulated == 0;
   const SimulationResult& before = best_.result;
   SimulationLimits limits;
@@ -162,7 +165,7 @@ bool Planner::try_out(std::shared_ptr<const Tuning> tuning) {
       is_first || !before.is_feasible() ? -1 : before.recompute;
   const SimulationResult result = simulate(
       workload_,
-      std::make_unique<NextUsePolicy>(future_, tuning, &returns),
+      std::make_unique<NextUsePolicy>(future_, tuning, &pasts),
       budget_,
       limits);
   if (result.outcome == SimulationResult::Outcome::Interrupted) {
@@ -178,7 +181,7 @@ bool Planner::try_out(std::shared_ptr<const Tuning> tuning) {
   if (is_better) {
     best_.result = result;
     best_.tuning = std::move(tuning);
-    returns_ = std::move(returns);
+    pasts_ = std::move(pasts);
   }
   return true;
 }
@@ -206,6 +209,27 @@ std::vector<float> Planner::wishful_bias(double margin) const {
   return bias;
 }
 
+Foreseen Planner::foreseen() const {
+  Foreseen foreseen;
+  foreseen.until = peak_;
+  foreseen.evicted_at.resize(future_->values.size());
+  for (size_t i = 0; i < future_->values.size(); ++i) {
+    const Future::Value& value = future_->values[i];
+    if (value.size < kSmallestPlaced || value.maker >= peak_ ||
+        value.uses.empty() || value.uses.back() <= peak_) {
+      continue;
+    }
+    const NextUsePolicy::Past past =
+        i < pasts_.size() ? pasts_[i] : NextUsePolicy::Past{};
+    if (past.returns == 0) {
+      foreseen.evicted_at[i] = Foreseen::kStays;
+    } else if (past.evicted_at <= peak_) {
+      foreseen.evicted_at[i] = past.evicted_at;
+    }
+  }
+  return foreseen;
+}
+
 Tuning Planner::varied() {
   Tuning tuning = *best_.tuning;
   if (random() < 0.15) {
@@ -219,8 +243,8 @@ Tuning Planner::varied() {
   const double share = std::exp(-5.0 * random());
   const double up = 3 * random();
   const double down = 3 * random();
-  for (size_t i = 0; i < returns_.size(); ++i) {
-    if (returns_[i] > 0) {
+  for (size_t i = 0; i < pasts_.size(); ++i) {
+    if (pasts_[i].returns > 0) {
       if (random() < share) {
         tuning.bias[i] += static_cast<float>(random() < 0.8 ? up : -down);
       }

@@ -62,6 +62,8 @@ class REMAT_API Planner {
   const Plan& best() const {
     return best_;
   }
+  // What the best does until the peak.
+  Foreseen foreseen() const;
 
  private:
   // False: it was interrupted.
@@ -84,7 +86,7 @@ class REMAT_API Planner {
   size_t next_wishful_start_ = 0;
   std::vector<float> best_bias_; // of the wishes
   Plan best_;
-  NextUsePolicy::Returns returns_; // in the best
+  NextUsePolicy::Pasts pasts_; // in the best
 };
 
 } // namespace c10::remat

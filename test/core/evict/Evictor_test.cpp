@@ -137,6 +137,47 @@ TEST(EvictorTest, EvictsWhereCopyingTakesLongerOrFindsNoRoom) {
   }
 }
 
+// Is going to evict what is dear to make.
+class LettingGo final : public EvictionPolicy {
+ public:
+  static constexpr CostNs kDear = 1 << 30;
+
+  const char* name() const override {
+    return "letting_go";
+  }
+  double weight(const OpGraph& graph, VersionId id) const override {
+    return static_cast<double>(graph[graph[id].producer].cost);
+  }
+  bool lets_go(const OpGraph& graph, VersionId id) const override {
+    return graph[graph[id].producer].cost == kDear;
+  }
+};
+
+TEST(EvictorTest, WhatIsLetGoOfAnywayGoesFirstAndIsNotMoved) {
+  SimProgram program(/*capacity=*/1 << 20, std::make_unique<LettingGo>());
+  const Var leaf = program.leaf(1);
+  std::vector<Var> made;
+  for (int i = 0; i < 8; ++i) {
+    const bool is_dear = i == 5 || i == 6;
+    made.push_back(program.op1({leaf}, 100, is_dear ? LettingGo::kDear : 10));
+  }
+  program.evict(made[1]); // where they could be moved
+  const OneSegment segment(program);
+  program.device.copy_ns = 1;
+  program.device.move_bytes = [&](const void*, const auto&, Placement) {
+    ADD_FAILURE();
+    return true;
+  };
+  const uint64_t evictions = program.engine.counters().evictions;
+  EXPECT_EQ(program.engine.relieve_request(request_of(200)), 200U);
+  EXPECT_EQ(program.engine.counters().evictions, evictions + 2);
+  for (const auto& [i, free] :
+       {std::pair<int, bool>{4, false}, {5, true}, {6, true}, {7, false}}) {
+    // The leaf is the first block.
+    EXPECT_EQ(blocks_of(program.device)[i + 1].free, free) << i;
+  }
+}
+
 TEST(EvictorTest, CallsFreeBytesUnusableThatTheRequestDoesNotTake) {
   struct Case {
     std::vector<int> holes;

@@ -42,6 +42,25 @@ TEST(WindowChooserTest, FreeBlocksCostNothing) {
   EXPECT_TRUE(is_window(chosen[0], 0, 1, 4));
 }
 
+TEST(WindowChooserTest, TakesTheLastOfEqualOnesIfAsked) {
+  const std::vector<PricedSegment> segments{
+      serving({{4, 0}, {8, 1}, {4, 0}, {8, 1}, {4, 0}})};
+  for (const bool last : {false, true}) {
+    const auto free = choose_windows(segments, 4, 100, last).windows;
+    ASSERT_EQ(free.size(), 1u);
+    EXPECT_TRUE(is_window(free[0], 0, last ? 4 : 0, last ? 5 : 1));
+    const auto cheap = choose_windows(segments, 12, 100, last).windows;
+    ASSERT_EQ(cheap.size(), 1u);
+    EXPECT_TRUE(is_window(cheap[0], 0, last ? 3 : 0, last ? 5 : 2));
+  }
+  // The cheapest all the same.
+  const auto cheapest =
+      choose_windows({serving({{4, 1}, {4, 2}})}, 4, 100, /*last=*/true)
+          .windows;
+  ASSERT_EQ(cheapest.size(), 1u);
+  EXPECT_TRUE(is_window(cheapest[0], 0, 0, 1));
+}
+
 TEST(WindowChooserTest, NoWindowCrossesABlockThatStays) {
   EXPECT_TRUE(choose_windows({serving({{4, 1}, {1, kBlocked}, {4, 1}})}, 8, 100)
                   .windows.empty());

@@ -1,3 +1,4 @@
+#include <c10/remat/policy/PlacementPlan.h>
 #include <c10/remat/policy/PlannedPolicy.h>
 
 #include "PolicyBench.h"
@@ -173,6 +174,28 @@ class PlansTest : public PlannedPolicyTest {
     backward(values);
   }
 
+  // Every other value stays; the others are evicted two ops after their use.
+  void plan_with_two_ends() {
+    plans->open();
+    for (int i = 0; i < 3; ++i) {
+      iterate(8);
+    }
+    const auto request = plans->poll();
+    ASSERT_TRUE(request);
+    PlanAnswer answer;
+    answer.iteration = request->iteration;
+    answer.budget = request->budget;
+    answer.is_found = true;
+    auto tuning = std::make_shared<Tuning>();
+    tuning->foreseen.until = kLength;
+    for (uint32_t i = 0; i < kLength; ++i) {
+      tuning->foreseen.evicted_at.push_back(
+          i % 2 == 0 ? Foreseen::kStays : i + 4);
+    }
+    answer.tuning = tuning;
+    plans->answer(answer);
+  }
+
   static constexpr Bytes kBudget = 1000;
   static constexpr Bytes kRoom = 900;
   std::shared_ptr<PlanExchange> plans = policy.plan_exchange();
@@ -218,6 +241,80 @@ TEST_F(PlansTest, DtrDecidesWhereThePlanSaysSo) {
   iterate(8);
   EXPECT_FALSE(policy.is_following());
 }
+
+TEST_F(PlansTest, SaysWhereBytesLieAndWhatIsLetGo) {
+  plan_with_two_ends();
+  const auto placement = [&] {
+    PlacementPlan plan;
+    policy.plan_placement(plan);
+    return plan;
+  };
+  VersionId last = bench.leaf(8);
+  std::vector<VersionId> values;
+  for (int i = 0; i < kLength; ++i) {
+    const PlacementPlan plan = placement();
+    if (i > 0) { // the first op begins the iteration, and takes the plan
+      EXPECT_TRUE(plan.exists) << i;
+      EXPECT_EQ(plan.staying.size(), i % 2 == 0 ? 1u : 0u) << i;
+    }
+    last = make(last, 8);
+    values.push_back(last);
+    for (int j = 0; j <= i; ++j) {
+      EXPECT_EQ(policy.lets_go(bench.graph, values[j]), j % 2 == 1 && j < i)
+          << j << " after " << i;
+    }
+  }
+  bench.kill(make(values.back(), 8));
+  EXPECT_TRUE(placement().exists);
+  EXPECT_TRUE(placement().staying.empty()); // the moment of most memory is over
+  EXPECT_FALSE(policy.lets_go(bench.graph, values[1]));
+}
+
+// With the placement, one value comes back in each iteration; without,
+// `others`.
+class PlacementTrialTest : public PlansTest,
+                           public testing::WithParamInterface<int> {};
+
+TEST_P(PlacementTrialTest, EndsWithWhatRecomputedLess) {
+  const int others = GetParam();
+  plan_with_two_ends();
+  std::vector<bool> is_placed;
+  for (int i = 0; i < 6; ++i) {
+    policy.on_residual(0, kBudget);
+    auto values = forward(8);
+    PlacementPlan plan;
+    policy.plan_placement(plan);
+    is_placed.push_back(plan.exists);
+    for (int j = 0; j < (plan.exists ? 1 : others); ++j) {
+      bench.evict(values[j]);
+      policy.on_replayed(10);
+      bench.rematerialize(values[j]);
+    }
+    backward(values);
+  }
+  const bool at_last = others >= 1;
+  EXPECT_EQ(
+      is_placed,
+      (std::vector<bool>{true, true, false, false, at_last, at_last}));
+}
+
+TEST_F(PlansTest, PlacesNothingAfterMostWasRecomputed) {
+  plan_with_two_ends();
+  std::vector<bool> is_placed;
+  for (int i = 0; i < 4; ++i) {
+    policy.on_residual(0, kBudget);
+    auto values = forward(8);
+    PlacementPlan plan;
+    policy.plan_placement(plan);
+    is_placed.push_back(plan.exists);
+    policy.on_replayed(i == 0 ? 10 * kLength + 10 : 10);
+    backward(values);
+  }
+  // The rest of the trial comes after.
+  EXPECT_EQ(is_placed, (std::vector<bool>{true, false, true, false}));
+}
+
+INSTANTIATE_TEST_SUITE_P(, PlacementTrialTest, testing::Values(0, 1, 2));
 
 // As with a `with` block around some steps.
 TEST_F(PlansTest, APlanIsKnownWhenItsBudgetComesBack) {

@@ -2,6 +2,7 @@
 
 #include <c10/remat/policy/NextUsePolicy.h>
 #include <c10/remat/sim/PlanSearch.h>
+#include <c10/remat/sim/Planner.h>
 #include <c10/remat/sim/Simulation.h>
 #include <c10/remat/sim/TraceWorkload.h>
 
@@ -82,6 +83,50 @@ TEST(PlanSearchTest, TheSameRequestHasTheSameAnswer) {
   EXPECT_EQ(first->tuning->distance, second->tuning->distance);
   EXPECT_EQ(first->tuning->keeps, second->tuning->keeps);
   EXPECT_EQ(first->tuning->bias, second->tuning->bias);
+}
+
+// What is large enough to have a place.
+TEST(PlannerTest, ForeseesWhatItsPlanEvictsUntilThePeak) {
+  SimTraining training(9);
+  const PlanRequest request = request_of(training);
+  Workload workload = workload_of(request.program, "");
+  for (Bytes& size : workload.size_of) {
+    size <<= 20;
+  }
+  const Bytes room = request.room << 20;
+  Planner planner(workload, room);
+  const Plan& plan = planner.improve();
+  ASSERT_TRUE(plan.result.is_feasible());
+  ASSERT_GT(plan.result.evictions, 0u);
+  const Foreseen foreseen = planner.foreseen();
+  const Foresight seen = foresee(workload);
+  EXPECT_EQ(foreseen.until, seen.peak);
+  NextUsePolicy::Pasts pasts;
+  simulate(
+      workload,
+      std::make_unique<NextUsePolicy>(seen.future, plan.tuning, &pasts),
+      room);
+  pasts.resize(seen.future->values.size());
+  Bytes staying = 0;
+  size_t evicted = 0;
+  for (uint32_t i = 0; i < pasts.size(); ++i) {
+    const Future::Value& value = seen.future->values[i];
+    const uint32_t fate = foreseen.fate(i);
+    if (fate == Foreseen::kStays) {
+      staying += value.size;
+      EXPECT_EQ(pasts[i].returns, 0u) << i;
+      EXPECT_LT(value.maker, seen.peak) << i;
+      EXPECT_GT(value.uses.back(), seen.peak) << i;
+    } else if (fate != Foreseen::kEither) {
+      ++evicted;
+      EXPECT_GT(pasts[i].returns, 0u) << i;
+      EXPECT_GT(fate, value.maker) << i;
+      EXPECT_LE(fate, seen.peak) << i;
+    }
+  }
+  EXPECT_GT(staying, 0u);
+  EXPECT_LE(staying, room);
+  EXPECT_GT(evicted, 0u);
 }
 
 TEST(PlanSearchTest, FindsNothingForWhatTheEngineDidNotSee) {
