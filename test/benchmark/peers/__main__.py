@@ -25,7 +25,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 MODELS = (*models.PUBLISHED, *models.NAMES)
 # In timing mode all that takes time is modelled, so a run repeats exactly.
 # Plans are made anew after 2, 4 and 8 repeats while costs are being measured.
-TIMING_MODE = Timing(warm_up=10, rounds=2, beside=False)
+TIMING_MODE = Timing(warm_up=12, rounds=6, beside=False)
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 
