@@ -27,13 +27,18 @@ def eager_planner(monkeypatch):
     monkeypatch.setenv(SHARE, "100%")
 
 
+def _batch(rows, device, width=64):
+    # A CUDA device gives memory in pages, of which a batch of the CPU's fills none.
+    return torch.randn(rows * (64 if device == "cuda" else 1), width, device=device)
+
+
 def _train(device, widths, steps):
     """Train one step for each width in turn, again and again."""
     model = models.deep_mlp(10, 64).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for step in range(steps):
-        x = torch.randn(widths[step % len(widths)], 64, device=device)
+        x = _batch(widths[step % len(widths)], device)
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -76,7 +81,7 @@ def test_values_hold_while_the_budget_changes(remat_off, device, eager_planner):
                     int(limit * (1.1 if step % 10 == 9 else 1 / 1.1)), device=device
                 )
             optimizer.zero_grad()
-            model(torch.randn(256, 64, device=device)).square().mean().backward()
+            model(_batch(256, device)).square().mean().backward()
             optimizer.step()
         return models.state(model)
 
@@ -93,7 +98,7 @@ def test_a_branch_that_is_taken_now_and_then(device, eager_planner):
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
         losses = []
         for step in range(24):
-            hidden = model[:8](torch.randn(256, 64, device=device))
+            hidden = model[:8](_batch(256, device))
             if step % 3 == 2:
                 hidden = hidden.sin() * hidden.cos()
             loss = model[8:](hidden).square().mean()
@@ -124,7 +129,7 @@ def _start_search(remat, device, share, monkeypatch):
 
     def step():
         optimizer.zero_grad()
-        model(torch.randn(256, 16, device=device)).square().mean().backward()
+        model(_batch(256, device, 16)).square().mean().backward()
         optimizer.step()
 
     gc.collect()
@@ -176,7 +181,7 @@ def test_stats_say_when_a_plan_decides(remat_off, device, eager_planner):
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         for step in range(12):
             width = 203 if step == 11 else 251
-            loss = model(torch.randn(width, 64, device=device)).square().mean()
+            loss = model(_batch(width, device)).square().mean()
             kinds.append(remat_off.stats(device).plan_in_use)
             optimizer.zero_grad()
             loss.backward()
