@@ -75,8 +75,9 @@ Block* take_lowest(Pool& pool, Block& key) {
 template <class Block, class Pool>
 Block* take_uppermost(Pool& pool, Block& key) {
   Block* const found = take_first(pool, key, std::greater<uintptr_t>());
-  if (found == nullptr) {
-    return nullptr;
+  // The allocator counts how others are split, and does so itself.
+  if (found == nullptr || found->expandable_segment_ == nullptr) {
+    return found;
   }
   if (found->size == key.size) {
     return found;
