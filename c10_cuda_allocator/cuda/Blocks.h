@@ -76,10 +76,8 @@ template <class Block, class Pool>
 Block* take_uppermost(Pool& pool, Block& key) {
   Block* const found = take_first(pool, key, std::greater<uintptr_t>());
   // The allocator counts how others are split, and does so itself.
-  if (found == nullptr || found->expandable_segment_ == nullptr) {
-    return found;
-  }
-  if (found->size == key.size) {
+  if (found == nullptr || found->expandable_segment_ == nullptr ||
+      found->size == key.size) {
     return found;
   }
   found->size -= key.size;

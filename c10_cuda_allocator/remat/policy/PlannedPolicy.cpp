@@ -254,15 +254,13 @@ void PlannedPolicy::take_plan() {
     if (known.has_answer || known.future->fingerprint() != answer->iteration) {
       continue;
     }
-    known.has_answer = true;
     std::vector<KnownPlan>& plans = known.plans;
-    plans.front().tuning = answer->is_found ? answer->tuning : untuned_;
-    for (size_t i = 1; i < plans.size(); ++i) {
-      if (plans[i].budget == answer->budget) {
-        plans.front().trial = plans[i].trial; // plans for a budget are alike
-        break;
-      }
+    const KnownPlan* before = plan_of(known, answer->budget);
+    if (before != nullptr && before->budget == answer->budget) {
+      plans.front().trial = before->trial; // plans for a budget are alike
     }
+    known.has_answer = true;
+    plans.front().tuning = answer->is_found ? answer->tuning : untuned_;
     plans.erase(
         std::remove_if(
             plans.begin() + 1,

@@ -24,7 +24,8 @@ from .store import Store, environment
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 MODELS = (*models.PUBLISHED, *models.NAMES)
 # In timing mode all that takes time is modelled, so a run repeats exactly.
-# Plans are made anew after 2, 4 and 8 repeats while costs are being measured.
+# Plans are made anew after 2, 4 and 8 repeats while costs are being measured, and the
+# first is tried with its placement and without.
 TIMING_MODE = Timing(warm_up=12, rounds=6, beside=False)
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)

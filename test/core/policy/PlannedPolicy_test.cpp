@@ -174,26 +174,37 @@ class PlansTest : public PlannedPolicyTest {
     backward(values);
   }
 
-  // Every other value stays; the others are evicted two ops after their use.
-  void plan_with_two_ends() {
-    plans->open();
-    for (int i = 0; i < 3; ++i) {
-      iterate(8);
-    }
+  // Answers with `tuning`, which may be null. False: nothing was asked for.
+  bool answer(std::shared_ptr<const Tuning> tuning = nullptr) {
     const auto request = plans->poll();
-    ASSERT_TRUE(request);
+    if (!request) {
+      return false;
+    }
     PlanAnswer answer;
     answer.iteration = request->iteration;
     answer.budget = request->budget;
     answer.is_found = true;
+    answer.tuning = std::move(tuning);
+    answer.candidates = 5;
+    plans->answer(answer);
+    return true;
+  }
+  void plan(std::shared_ptr<const Tuning> tuning) {
+    plans->open();
+    for (int i = 0; i < 3; ++i) {
+      iterate(8);
+    }
+    ASSERT_TRUE(answer(std::move(tuning)));
+  }
+  // Every other value stays; the others are evicted two ops after their use.
+  void plan_with_two_ends() {
     auto tuning = std::make_shared<Tuning>();
     tuning->foreseen.until = kLength;
     for (uint32_t i = 0; i < kLength; ++i) {
       tuning->foreseen.evicted_at.push_back(
           i % 2 == 0 ? Foreseen::kStays : i + 4);
     }
-    answer.tuning = tuning;
-    plans->answer(answer);
+    plan(tuning);
   }
 
   static constexpr Bytes kBudget = 1000;
@@ -226,17 +237,7 @@ TEST_F(PlansTest, NothingIsLoggedWhereNobodyMakesPlans) {
 }
 
 TEST_F(PlansTest, DtrDecidesWhereThePlanSaysSo) {
-  plans->open();
-  for (int i = 0; i < 3; ++i) {
-    iterate(8);
-  }
-  const auto request = plans->poll();
-  ASSERT_TRUE(request);
-  PlanAnswer answer;
-  answer.iteration = request->iteration;
-  answer.budget = request->budget;
-  answer.is_found = true;
-  plans->answer(answer);
+  plan(/*tuning=*/nullptr);
   EXPECT_TRUE(policy.is_following()); // until the next iteration
   iterate(8);
   EXPECT_FALSE(policy.is_following());
@@ -298,6 +299,8 @@ TEST_P(PlacementTrialTest, EndsWithWhatRecomputedLess) {
       (std::vector<bool>{true, true, false, false, at_last, at_last}));
 }
 
+INSTANTIATE_TEST_SUITE_P(, PlacementTrialTest, testing::Values(0, 1, 2));
+
 TEST_F(PlansTest, PlacesNothingAfterMostWasRecomputed) {
   plan_with_two_ends();
   std::vector<bool> is_placed;
@@ -314,23 +317,9 @@ TEST_F(PlansTest, PlacesNothingAfterMostWasRecomputed) {
   EXPECT_EQ(is_placed, (std::vector<bool>{true, false, true, false}));
 }
 
-INSTANTIATE_TEST_SUITE_P(, PlacementTrialTest, testing::Values(0, 1, 2));
-
 // As with a `with` block around some steps.
 TEST_F(PlansTest, APlanIsKnownWhenItsBudgetComesBack) {
   plans->open();
-  const auto answer = [&] {
-    const auto request = plans->poll();
-    if (request) {
-      PlanAnswer answer;
-      answer.iteration = request->iteration;
-      answer.budget = request->budget;
-      answer.is_found = true;
-      answer.candidates = 5;
-      plans->answer(answer);
-    }
-    return request.has_value();
-  };
   for (int i = 0; i < 4; ++i) {
     iterate(8);
     answer();
