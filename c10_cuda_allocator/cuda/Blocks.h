@@ -71,43 +71,58 @@ Block* take_lowest(Pool& pool, Block& key) {
   return take_first(pool, key, std::less<uintptr_t>());
 }
 
+// Cuts the last `size` bytes off `block`, which is free and of an expandable
+// segment: the allocator counts how others are split, and does so itself.
+// Neither is in the pool's list then.
+template <class Block>
+Block* cut_end(Block* block, Bytes size) {
+  block->size -= size;
+  auto* const end = new Block(
+      block->device,
+      block->stream,
+      size,
+      block->pool,
+      static_cast<char*>(block->ptr) + block->size);
+  end->expandable_segment_ = block->expandable_segment_;
+  end->prev = block;
+  end->next = block->next;
+  if (end->next != nullptr) {
+    end->next->prev = end;
+  }
+  block->next = end;
+  return end;
+}
+
 // Of the uppermost, only its upper end.
 template <class Block, class Pool>
 Block* take_uppermost(Pool& pool, Block& key) {
   Block* const found = take_first(pool, key, std::greater<uintptr_t>());
-  // The allocator counts how others are split, and does so itself.
   if (found == nullptr || found->expandable_segment_ == nullptr ||
       found->size == key.size) {
     return found;
   }
-  found->size -= key.size;
-  auto* const end = new Block(
-      found->device,
-      found->stream,
-      key.size,
-      found->pool,
-      static_cast<char*>(found->ptr) + found->size);
-  end->expandable_segment_ = found->expandable_segment_;
-  end->prev = found;
-  end->next = found->next;
-  if (end->next != nullptr) {
-    end->next->prev = end;
-  }
-  found->next = end;
+  Block* const end = cut_end(found, key.size);
   pool.insert_into_blocks(found);
   return end;
 }
 
-// The bytes of the pages that lie wholly within `block` of an expandable
-// segment.
+// The pages that lie wholly within a block of an expandable segment.
+struct WholePages {
+  Bytes size = 0; // of all of them
+  Bytes after = 0; // bytes of the block that lie behind them
+};
+
 template <class Block>
-Bytes whole_pages(const Block& block, Bytes page) {
+WholePages whole_pages(const Block& block, Bytes page) {
   const auto start =
       reinterpret_cast<uintptr_t>(block.expandable_segment_->ptr());
   const Bytes begin = address_of(block) - start;
+  const Bytes end = begin + block.size;
   const Bytes first_page = (begin + page - 1) / page;
-  const Bytes end_page = (begin + block.size) / page;
-  return end_page > first_page ? (end_page - first_page) * page : 0;
+  const Bytes end_page = end / page;
+  return end_page > first_page
+      ? WholePages{(end_page - first_page) * page, end - end_page * page}
+      : WholePages{};
 }
 
 // How many bytes are mapped for `size` bytes that no free block of `pool`

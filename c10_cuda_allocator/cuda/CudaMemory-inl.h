@@ -251,16 +251,16 @@ template <class Context>
 bool CudaMemory<Allocator>::release_pages(
     Bytes wanted,
     const Context& context) {
-  std::vector<typename Allocator::remat_block*> blocks;
+  std::vector<Block*> blocks;
   Bytes bytes = 0;
-  for (const auto* pool : pools()) {
-    const Bytes page = page_of(pool);
+  for (auto* pool : pools()) {
     for (auto* block : pool->blocks) {
-      const Bytes pages =
-          block->expandable_segment_ != nullptr ? whole_pages(*block, page) : 0;
-      if (bytes < wanted && pages > 0) {
-        blocks.push_back(block);
-        bytes += pages;
+      if (bytes < wanted && block->expandable_segment_ != nullptr) {
+        const Bytes pages = whole_pages(*block, page_of(pool)).size;
+        if (pages > 0) {
+          blocks.push_back(block);
+          bytes += pages;
+        }
       }
     }
   }
@@ -268,6 +268,20 @@ bool CudaMemory<Allocator>::release_pages(
     return false;
   }
   for (auto* block : blocks) {
+    // Of the last one no more than it takes: mapping it again takes time.
+    auto* const pool = block->pool;
+    const Bytes page = page_of(pool);
+    const auto pages = whole_pages(*block, page);
+    const Bytes needed =
+        (std::min(wanted, pages.size) + page - 1) / page * page;
+    if (needed < pages.size) {
+      pool->blocks.erase(block);
+      Block* const end = cut_end(block, needed + pages.after);
+      pool->insert_into_blocks(block);
+      pool->insert_into_blocks(end);
+      block = end;
+    }
+    wanted -= std::min(wanted, needed);
     allocator_.unmap_block(block, context);
   }
   return true;

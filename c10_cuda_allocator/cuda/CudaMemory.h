@@ -184,8 +184,8 @@ class CudaMemory final : public DeviceMemory {
     bytes_per_ns_ = bytes_per_ns;
     // Where there is an arena, it keeps the size of its pages.
     if (allocator_.remat_large_blocks.unmapped.empty()) {
-      const Bytes page = limit < kLargeBudget ? kPage : kLargePage;
-      arena_page_ = maps_pages ? page : 0;
+      const Bytes page = limit / kPagesOfBudget / kPage * kPage;
+      arena_page_ = maps_pages ? std::clamp(page, kPage, kLargePage) : 0;
     }
     limit_ = limit;
     handler_ = handler;
@@ -246,9 +246,9 @@ class CudaMemory final : public DeviceMemory {
   static constexpr cuda::MempoolId_t kEvictablePool{0, ~uint64_t{0}};
   static constexpr Bytes kPage = Bytes{2} << 20;
   static constexpr Bytes kLargePage = cuda::CUDACachingAllocator::kLargeBuffer;
-  // From this budget on pages are large: mapping takes as long for each page,
-  // and of small pages more can be given back.
-  static constexpr Bytes kLargeBudget = Bytes{16} << 30;
+  // Mapping takes as long for each page, whatever its size, and of small pages
+  // more can be given back.
+  static constexpr Bytes kPagesOfBudget = 512;
   static constexpr CostNs kLaunchNs = 5000;
 
   // Evictable bytes lie there; see Note [Two kinds of segments].

@@ -331,6 +331,32 @@ def test_a_step_that_repeats_asks_nothing_of_the_driver() -> None:
         assert after[call] == before[call]
 
 
+@pytest.mark.parametrize(("budget", "page"), [(1, 2), (4, 8), (64, 20)])
+def test_pages_are_a_share_of_the_budget(budget: int, page: int) -> None:
+    code = f"""
+        import torch
+        import torch.cuda.remat as remat
+        leaf = torch.ones(1 << 20, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_reserved()
+        remat.enable({budget} << 30, device="cuda")
+        result = leaf * 2.0
+        print((torch.cuda.memory_reserved() - before) >> 20)
+    """
+    assert _run(code) == str(-(-4 // page) * page)
+
+
+def test_no_more_pages_are_given_back_than_needed() -> None:
+    remat.enable(420 * MiB, device="cuda")
+    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+    saved = [leaf * float(i) for i in range(24)]  # 384 MiB, 16 of them beside
+    del saved
+    gc.collect()
+    assert torch.cuda.memory_reserved() >= 400 * MiB
+    other = torch.ones(10 * MiB, device="cuda", requires_grad=True)
+    assert 400 * MiB <= torch.cuda.memory_reserved() <= 420 * MiB
+    assert other[0].item() == 1.0
+
+
 def test_a_smaller_budget_takes_effect_at_once() -> None:
     remat.enable(400 * MiB, device="cuda")
     leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
