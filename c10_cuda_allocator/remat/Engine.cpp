@@ -393,6 +393,9 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     state_.release_if_unused(id, garbage);
   }
   state_.settle(garbage);
+  if (op) {
+    note_iteration();
+  }
   if (history_bound_.is_due()) {
     history_bound_.enforce(garbage);
   }
@@ -404,6 +407,20 @@ VersionIds Engine::end_op(OpCapture&& capture) {
     evictor_.evict_all();
   }
   return results;
+}
+
+// As in Note [Iterations]: updates with few ops between are one.
+void Engine::note_iteration() {
+  constexpr uint32_t kShortest = 16;
+  if (epoch_recorded_ != state_.epoch) {
+    if (recorded_in_epoch_ >= kShortest && had_requests_) {
+      evictor_.settle_leaves();
+      had_requests_ = false;
+    }
+    epoch_recorded_ = state_.epoch;
+    recorded_in_epoch_ = 0;
+  }
+  ++recorded_in_epoch_;
 }
 
 VersionIds Engine::abort_op(const VersionIds& inputs, const Writes& writes) {
@@ -452,6 +469,7 @@ Bytes Engine::relieve_request(const MemoryRequest& request) noexcept {
     state_.trace.pressure(request.shortage);
   }
   state_.report_pressure(/*needs_neighbors=*/true);
+  had_requests_ = true;
   Bytes freed = evictor_.evict_for(request);
   if (freed == 0) {
     freed = cutter_.release_held(request.size, garbage);

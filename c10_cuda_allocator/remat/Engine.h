@@ -205,6 +205,8 @@ class REMAT_API Engine {
   // The same for what `holders` hold when it is done.
   VersionIds pin_held(const Holders& holders, Lock& lock, Garbage& garbage);
   void note_access(VersionId id);
+  // An op has been recorded.
+  void note_iteration();
   // What `old`'s storage holds after a write; takes a pin off `old`.
   VersionId replace_written(VersionId old);
   void finish_replaced(VersionId old, Garbage& garbage);
@@ -225,6 +227,10 @@ class REMAT_API Engine {
   HistoryBound history_bound_;
   ReplayMutex replay_mutex_;
   uint32_t ops_since_report_ = 0;
+  // To tell when an iteration begins.
+  uint64_t epoch_recorded_ = 0; // of the last recorded op
+  uint32_t recorded_in_epoch_ = 0;
+  bool had_requests_ = false; // in this iteration, that no block served
   // Of leaves about to be written, until they are.
   std::unordered_map<VersionId, std::unique_ptr<Buffer>> snapshots_;
   std::atomic<int> ops_in_flight_{0};

@@ -95,7 +95,7 @@ struct EngineState {
   // free, requests for many neighbors clear what a plan keeps, and with it the
   // values that long chains are made again from.
   void report_pressure(bool needs_neighbors = false);
-  static constexpr Bytes kUnusable = 50;
+  static constexpr Bytes kUnusable = 100;
 
   std::mutex mutex;
   Config config;

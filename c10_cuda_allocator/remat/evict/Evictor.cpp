@@ -322,6 +322,41 @@ Bytes Evictor::move_leaves(const MemoryRequest& request) noexcept {
   return moved;
 }
 
+// Note [Leaves settle]
+// What an optimizer keeps of each parameter was made between gradients that are
+// gone, and stays for good: the gaps hold what a large request evicts, and are
+// too short for it. So when an iteration begins, and little else is there, what
+// is no gradient slides to the lower end. It stays there, so that only the
+// first time costs anything; gradients would come back each time. Into a gap
+// that is far shorter than itself nothing slides: it takes a copy for each
+// length of the gap.
+void Evictor::settle_leaves() noexcept {
+  constexpr Bytes kMostCopies = 16;
+  const auto settles = [&](const BlockView& block) {
+    const VersionId id = block.slides ? state_.movable_in(block) : VersionId{};
+    return id && !state_.graph[id].is_gradient;
+  };
+  for (const SegmentView& segment : state_.device.segments({})) {
+    const std::vector<BlockView>& blocks = segment.blocks;
+    size_t end = segment.takes_moves ? blocks.size() : 0;
+    while (end > 0 &&
+           !(settles(blocks[end - 1]) &&
+             state_.graph.is_leaf(state_.version_in(blocks[end - 1])))) {
+      --end;
+    }
+    Bytes gap = 0;
+    for (size_t i = 0; i < end; ++i) {
+      if (blocks[i].free) {
+        gap += blocks[i].size;
+      } else if (
+          gap == 0 || blocks[i].size > kMostCopies * gap ||
+          !settles(blocks[i]) || !slide(blocks[i])) {
+        gap = 0;
+      }
+    }
+  }
+}
+
 Bytes Evictor::evict_all() noexcept {
   std::vector<VersionId> victims;
   state_.graph.for_each_version([&](VersionId id) {

@@ -26,6 +26,10 @@ class Evictor {
   // moved.
   Bytes move_leaves(const MemoryRequest& request) noexcept;
 
+  // Brings leaves among evictable bytes together at the lower end of each
+  // segment; see Note [Leaves settle].
+  void settle_leaves() noexcept;
+
   // Evicts everything that may be evicted and that no replay will read.
   Bytes evict_all() noexcept;
 

@@ -315,6 +315,58 @@ TEST(EvictorTest, WhatOthersMayKnowTheAddressOfDoesNotSlide) {
   }
 }
 
+// State that an optimizer keeps, between gradients and values that are gone.
+TEST(EvictorTest, StateSettlesAtTheLowerEndWhenAnIterationBegins) {
+  SimProgram program(/*capacity=*/1 << 20);
+  const Var parameter = program.leaf(1);
+  std::vector<Var> gone;
+  std::vector<Var> states;
+  for (int i = 0; i < 2; ++i) {
+    gone.push_back(program.op1({parameter}, 100));
+    program.leaf(100, /*is_gradient=*/true);
+    gone.push_back(program.op1({parameter}, 10));
+    states.push_back(program.op1({parameter}, 100));
+  }
+  const auto update = [&] {
+    SimProgram::OpSpec spec;
+    spec.updates = {parameter};
+    program.op(spec);
+    for (const Var state : states) {
+      program.write(state); // which makes it a leaf
+    }
+  };
+  const auto iterate = [&](bool is_short) {
+    for (int i = 0; i < 16; ++i) {
+      program.drop(program.op1({parameter}, 1));
+    }
+    if (is_short) {
+      program.engine.relieve_request(request_of(5));
+    }
+    update();
+  };
+  std::vector<Bytes> slid;
+  program.device.slide_bytes = [&](const void* block) {
+    slid.push_back(static_cast<const SimHolder*>(block)->size);
+    return true;
+  };
+  const OneSegment segment(program);
+  update();
+  iterate(/*is_short=*/false);
+  program.op1({parameter}, 1);
+  EXPECT_TRUE(slid.empty());
+  iterate(/*is_short=*/true);
+  for (const Var var : gone) {
+    program.evict(var);
+  }
+  slid.clear();
+  program.op1({parameter}, 1);
+  // Not the gradients between them.
+  EXPECT_EQ(slid, (std::vector<Bytes>{100, 100}));
+  program.op1({parameter}, 1);
+  EXPECT_EQ(slid.size(), 2u);
+  program.check_invariants();
+}
+
 TEST(EvictorTest, MovesLeavesOutWhereNothingIsLeftToEvict) {
   for (const bool takes_moves : {true, false}) {
     SimProgram program(/*capacity=*/1 << 20);
