@@ -1,4 +1,4 @@
-"""Source packages of Debian, fetched with apt into the cache and verified."""
+"""Packages of Debian, fetched with apt into the cache and verified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .project import cache_dir, locked, sha256
 
 
 def source_archive(source: dict[str, Any]) -> Path:
-    """An archive of a source package, fetched if need be.
+    """An archive of a source package, or a binary package, fetched if need be.
 
     Args:
         source: ``package``, ``version`` and ``suite`` as apt knows them, and
@@ -31,7 +31,10 @@ def source_archive(source: dict[str, Any]) -> Path:
 
 
 def unpack(archive: Path, into: Path) -> None:
-    """Unpack into ``into``, without the archive's own top folder."""
+    """Unpack into ``into``; a source package without its own top folder."""
+    if archive.suffix == ".deb":
+        run(["dpkg-deb", "--extract", archive, into])
+        return
     with tarfile.open(archive) as tar:
         for member in tar:
             _, _, member.name = member.name.partition("/")
@@ -40,15 +43,20 @@ def unpack(archive: Path, into: Path) -> None:
 
 
 def _fetch(source: dict[str, Any], archive: Path) -> None:
-    """Let apt download the source package, with a source list and state folders
+    """Let apt download the package, with a source list and state folders
     of our own. Not authenticated by apt: the archive's hash is pinned instead,
     as the suite's key may be newer than this machine."""
     suite = source["suite"]
-    state = cache_dir("source", "apt", suite)
+    if archive.suffix == ".deb":
+        kind, download = "deb", ["download"]
+        state = cache_dir("source", "apt", f"{suite}-packages")
+    else:
+        kind, download = "deb-src", ["source", "--download-only"]
+        state = cache_dir("source", "apt", suite)
     for folder in ("lists/partial", "cache/archives/partial"):
         (state / folder).mkdir(parents=True, exist_ok=True)
     sources = state / "sources.list"
-    sources.write_text(f"deb-src {_mirror()} {suite} main\n")
+    sources.write_text(f"{kind} {_mirror()} {suite} main\n")
     apt = ["apt-get", "-qq"]
     for option in (
         f"Dir::Etc::SourceList={sources}",
@@ -63,7 +71,7 @@ def _fetch(source: dict[str, Any], archive: Path) -> None:
     package = f"{source['package']}={source['version']}"
     try:
         run([*apt, "update"])
-        run([*apt, "source", "--download-only", package], cwd=archive.parent)
+        run([*apt, *download, package], cwd=archive.parent)
     except BuildError as error:
         if archive.is_file():
             return  # a mirror without the package's other files will do

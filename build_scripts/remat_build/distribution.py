@@ -7,17 +7,14 @@ that package, so that this project carries no copy.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
-import tempfile
 from pathlib import Path
-from typing import Any
 
-from .console import BuildError, fail, run, say, step
+from .console import BuildError, fail, run
 from .debian import source_archive, unpack
-from .project import Project, cache_dir, complete_or_absent, locked
+from .project import Project
 from .tree import Tree
 
 
@@ -28,10 +25,11 @@ def is_stripped(tree: Path) -> bool:
 
 def settings_text(project: Project) -> str:
     """Changes when what :func:`add_packaging` does changes."""
-    return json.dumps([project.upstream["debian"]["packaging"], _recipes(project)])
+    libraries = project.upstream["full"]["libraries"]
+    return json.dumps([project.upstream["debian"]["packaging"], libraries])
 
 
-def add_packaging(project: Project, tree: Tree) -> None:
+def add_packaging(project: Project, tree: Tree, flatc: Path) -> None:
     """Add a commit with what Debian's package of this version adds and changes."""
     debian = project.upstream["debian"]
     packaging = debian["packaging"]
@@ -49,65 +47,23 @@ def add_packaging(project: Project, tree: Tree) -> None:
         file.write_text(text.replace(edit["old"], edit["new"]))
     # The generated header is for the one version of flatbuffers that made it.
     serialization = tree.path / "torch/csrc/jit/serialization"
-    flatc = libraries(project) / "bin/flatc"
     options = ["--cpp", "--gen-mutable", "--scoped-enums", "mobile_bytecode.fbs"]
     run([flatc, *options], cwd=serialization)
     tree.git("add", "--all", "--force", "debian", "torch/csrc/jit/serialization")
     tree.git("commit", "--quiet", "--no-verify", "--all", "--message=debian: packaging")
 
 
-def libraries(project: Project) -> Path:
-    """The prefix with the libraries that the distribution has only too old."""
-    prefix = cache_dir("full") / "libraries"
-    note = prefix / "remat.json"
-    key = hashlib.sha256(json.dumps(_recipes(project)).encode()).hexdigest()
-    with locked(prefix.with_name(".libraries.lock")):
-        if not note.is_file() or json.loads(note.read_text()) != key:
-            with complete_or_absent(prefix) as partial:
-                for recipe in _recipes(project):
-                    _build_library(recipe, partial)
-                (partial / note.name).write_text(json.dumps(key))
-    return prefix
-
-
-def add_headers(project: Project, pybind11: Path, include: Path) -> None:
+def add_headers(
+    project: Project, prefixes: list[Path], pybind11: Path, include: Path
+) -> None:
     """Put into the wheel's include folder the distribution's headers that PyTorch's
     own include, for extensions and torch.compile. Upstream's build takes them from
     its submodules, and its setup.py expects them there."""
     include.mkdir(parents=True, exist_ok=True)
-    ours = f"-I{libraries(project)}/include"
+    ours = [f"-I{prefix}/include" for prefix in prefixes]
     for name in project.upstream["full"]["headers"]:
-        said = run(["c++", ours, "-E", "-x", "c++", "-"], stdin=f"#include <{name}>\n")
+        said = run(["c++", *ours, "-E", "-x", "c++", "-"], stdin=f"#include <{name}>\n")
         found = re.search(rf'^# 1 "(.*/{re.escape(name)})"', said, re.MULTILINE)
         assert found is not None
         shutil.copyfile(found[1], include / name)
     shutil.copytree(pybind11 / "pybind11", include / "pybind11", dirs_exist_ok=True)
-
-
-def _recipes(project: Project) -> list[dict[str, Any]]:
-    return project.upstream["full"]["libraries"]
-
-
-def _build_library(recipe: dict[str, Any], prefix: Path) -> None:
-    archive = _first_available(recipe)
-    with (
-        step(f"build {recipe['name']}"),
-        tempfile.TemporaryDirectory(prefix="remat-") as scratch,
-    ):
-        source, build = Path(scratch, "source"), Path(scratch, "build")
-        unpack(archive, source)
-        settings = [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_BUILD_TYPE=Release"]
-        settings += ["-DCMAKE_POSITION_INDEPENDENT_CODE=ON", *recipe["cmake"]]
-        run(["cmake", "-G", "Ninja", "-S", source, "-B", build, *settings])
-        run(["ninja", "-C", build, "install"])
-
-
-def _first_available(recipe: dict[str, Any]) -> Path:
-    """A mirror need not have all suites, and a suite drops what it replaces."""
-    *others, last = recipe["sources"]
-    for source in others:
-        try:
-            return source_archive(source)
-        except BuildError as error:
-            say(f"{error}; another suite is tried")
-    return source_archive(last)

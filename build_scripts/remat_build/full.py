@@ -17,6 +17,7 @@ from pathlib import Path
 from . import distribution, sources
 from .components import Interpreter
 from .console import fail, run, say, step
+from .libraries import Libraries
 from .ninja import Ninja
 from .project import Project, cache_dir, content_hash, locked
 from .series import build_info
@@ -56,6 +57,10 @@ class FullBuild:
         """Where upstream's setup.py has CMake build."""
         return self.tree / "build"
 
+    @property
+    def _libraries(self) -> Libraries:
+        return Libraries(self.project, self.jobs)
+
     def packages(self) -> list[str]:
         """The Debian packages that it needs."""
         full = self.project.upstream["full"]
@@ -82,16 +87,23 @@ class FullBuild:
         self._check_cuda()
         self._check_disk()
         self._prepare()
-        note = self.folder / "remat.json"
-        settings = json.dumps(self._settings, sort_keys=True)
-        if note.is_file() and note.read_text() == settings:
+        if self.configured == self._settings:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         log = self.tree / "configure.log"
         with step("configure"):
             self._setup_py("build", "--cmake-only", log=log)
         shutil.move(log, self.folder / log.name)
-        note.write_text(settings)
+        self._note.write_text(json.dumps(self._settings, sort_keys=True))
+
+    @property
+    def configured(self) -> dict[str, str]:
+        """The settings of the build folder that there is; without one, none."""
+        return json.loads(self._note.read_text()) if self._note.is_file() else {}
+
+    @property
+    def _note(self) -> Path:
+        return self.folder / "remat.json"
 
     def _setup_py(self, *words: str | Path, log: Path) -> None:
         """Run upstream's setup.py."""
@@ -152,7 +164,8 @@ class FullBuild:
 
     def _finish(self, tree: Tree) -> None:
         if distribution.is_stripped(tree.path):
-            distribution.add_packaging(self.project, tree)
+            flatc = self._libraries.prefix("flatbuffers") / "bin/flatc"
+            distribution.add_packaging(self.project, tree, flatc)
         shutil.copyfile(self.project.root / "LICENSE", tree.path / "LICENSE.remat")
         tree.git("add", "LICENSE.remat")
         tree.git("commit", "--quiet", "--no-verify", "--message=licence of the fork")
@@ -183,15 +196,16 @@ class FullBuild:
         if self.cuda is not None:
             settings["TORCH_CUDA_ARCH_LIST"] = self.cuda
         if stripped:
-            prefix = distribution.libraries(self.project)
+            prefixes = self._libraries.prefixes(settings)
             pybind11 = run([self._tool("python"), "-m", "pybind11", "--cmakedir"])
-            roots = [str(prefix), pybind11.strip()]
+            roots = [*map(str, prefixes), pybind11.strip()]
             if self.cuda is not None:
                 roots.append(str(self._cuda_home()))
             roots += filter(None, [os.environ.get("CMAKE_PREFIX_PATH")])
-            flags = f"-isystem {prefix}/include {os.environ.get('CXXFLAGS', '')}"
+            flags = [f"-isystem {prefix}/include" for prefix in prefixes]
+            flags += filter(None, [os.environ.get("CXXFLAGS")])
             settings["CMAKE_PREFIX_PATH"] = ";".join(roots)
-            settings["CXXFLAGS"] = flags.strip()
+            settings["CXXFLAGS"] = " ".join(flags)
         return settings
 
     def _environment(self) -> dict[str, str]:
@@ -258,9 +272,9 @@ class FullBuild:
         self._forget_written(raw)
         if distribution.is_stripped(self.tree):
             pybind11 = run([self._tool("python"), "-c", _PYBIND11_HEADERS])
-            distribution.add_headers(
-                self.project, Path(pybind11), self.tree / "torch/include"
-            )
+            prefixes = self._libraries.prefixes(self._settings)
+            include = self.tree / "torch/include"
+            distribution.add_headers(self.project, prefixes, Path(pybind11), include)
         with step("write the wheel"):
             log = self.folder / "wheel.log"
             self._setup_py("bdist_wheel", "--dist-dir", raw, log=log)

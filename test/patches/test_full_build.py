@@ -126,19 +126,16 @@ def test_a_new_tree_is_built_anew(
     assert not (new.path / "build").exists()
 
 
-def test_the_wheel_has_the_headers_that_its_headers_include(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prefix, pybind11 = tmp_path / "prefix", tmp_path / "headers"
-    (prefix / "include").mkdir(parents=True)
-    (pybind11 / "pybind11/detail").mkdir(parents=True)
-    for name in ("cpuinfo.h", "sleef.h"):
+def test_the_wheel_has_the_headers_that_its_headers_include(tmp_path: Path) -> None:
+    prefixes, pybind11 = [tmp_path / "one", tmp_path / "two"], tmp_path / "headers"
+    for prefix, name in zip(prefixes, ("cpuinfo.h", "sleef.h"), strict=True):
+        (prefix / "include").mkdir(parents=True)
         (prefix / "include" / name).write_text(f"// {name}\n")
+    (pybind11 / "pybind11/detail").mkdir(parents=True)
     (pybind11 / "pybind11/detail/common.h").touch()
-    monkeypatch.setattr(distribution, "libraries", lambda project: prefix)
     include = tmp_path / "torch/include"
     for _ in range(2):
-        distribution.add_headers(Project.here(), pybind11, include)
+        distribution.add_headers(Project.here(), prefixes, pybind11, include)
     assert (include / "sleef.h").read_text() == "// sleef.h\n"
     assert (include / "cpuinfo.h").is_file()
     assert (include / "pybind11/detail/common.h").is_file()
@@ -157,6 +154,34 @@ def test_what_is_gone_leaves_the_wheel(tmp_path: Path) -> None:
         file.touch()
     build._forget_written(build.tree / "dist")
     assert [file.exists() for file in stale + kept] == [False] * 3 + [True] * 2
+
+
+def test_a_build_folder_knows_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distribution, "is_stripped", lambda tree: False)
+    monkeypatch.setattr(FullBuild, "_check_disk", lambda self: None)
+    monkeypatch.setattr(FullBuild, "_prepare", lambda self: None)
+    (tmp_path / "build_scripts").mkdir()
+    upstream = Project.here().root / "build_scripts/upstream.toml"
+    (tmp_path / "build_scripts/upstream.toml").write_text(upstream.read_text())
+    configured: list[Path] = []
+
+    def configure(self: FullBuild, *words: str, log: Path) -> None:
+        self.folder.mkdir(parents=True)
+        log.touch()
+        configured.append(log)
+
+    monkeypatch.setattr(FullBuild, "_setup_py", configure)
+    monkeypatch.setenv("USE_MKLDNN", "0")
+    assert full_build(Project(tmp_path)).configured == {}
+    full_build(Project(tmp_path)).configure()
+    full_build(Project(tmp_path)).configure()
+    assert len(configured) == 1
+    assert full_build(Project(tmp_path)).configured["USE_MKLDNN"] == "0"
+    monkeypatch.setenv("USE_MKLDNN", "1")
+    full_build(Project(tmp_path)).configure()
+    assert len(configured) == 2
 
 
 def test_cuda_needs_its_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,8 +261,9 @@ def test_the_flavour_is_in_the_version() -> None:
 def test_each_library_can_be_had_and_is_pinned() -> None:
     for recipe in Project.here().upstream["full"]["libraries"]:
         for source in recipe["sources"]:
-            assert re.fullmatch(r"[0-9a-f]{64}", source["sha256"])
-            assert source["version"].rpartition("-")[0] in source["archive"]
+            for pinned in (source, {**source, **source.get("packaging", {})}):
+                assert re.fullmatch(r"[0-9a-f]{64}", pinned["sha256"])
+                assert pinned["version"].rpartition("-")[0] in pinned["archive"]
 
 
 def test_a_log_is_reduced_to_its_first_error() -> None:
