@@ -2,7 +2,7 @@
 
 #include "Errors.h"
 
-// Engine's members for storages that are met outside ops.
+// Engine's members for storages that are met outside ops, or make way.
 
 namespace c10::remat {
 
@@ -112,6 +112,60 @@ void Engine::unpin_by_user(VersionId id) {
     throw UsageError("remat: unpin() without a matching pin()");
   }
   --version.user_pins;
+}
+
+void Engine::storage_died(VersionId id) {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  StorageVersion& version = state_.graph[id];
+  state_.graph.disown(id);
+  version.user_pins = 0;
+  if (state_.trace.is_on()) {
+    state_.trace.death(state_.graph, id);
+  }
+  state_.storage.disown(version);
+  if (version.resident && version.producer) {
+    state_.policy->on_evicted(state_.graph, id); // no longer in use
+  }
+  state_.index->remove(id);
+  if (!version.producer && !version.readers.empty()) {
+    cutter_.cut_from_dead(id, garbage);
+  }
+  state_.release_if_unused(id, garbage);
+  state_.settle(garbage);
+}
+
+Bytes Engine::relieve_request(const MemoryRequest& request) noexcept {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  if (state_.trace.is_on()) {
+    state_.trace.pressure(request.shortage);
+  }
+  state_.report_pressure(/*needs_neighbors=*/true);
+  had_requests_ = true;
+  Bytes freed = evictor_.evict_for(request);
+  if (freed == 0) {
+    freed = cutter_.release_held(request.size, garbage);
+  }
+  return freed > 0 ? freed : evictor_.move_leaves(request);
+}
+
+Bytes Engine::relieve_pressure(Bytes wanted) noexcept {
+  Garbage garbage;
+  Lock lock(state_.mutex);
+  const Bytes budget = state_.config.budget;
+  const Bytes headroom = budget == Config::kUnlimited
+      ? 0
+      : static_cast<Bytes>(state_.config.headroom * budget);
+  if (state_.trace.is_on()) {
+    state_.trace.pressure(wanted);
+  }
+  state_.report_pressure();
+  Bytes freed = evictor_.evict_bytes(wanted + headroom);
+  if (freed < wanted) {
+    freed += cutter_.release_held(wanted - freed, garbage);
+  }
+  return freed;
 }
 
 } // namespace c10::remat
