@@ -256,18 +256,37 @@ void Evictor::count_move(const BlockView& block) noexcept {
   state_.counters.moved_bytes += block.size;
 }
 
+// Would the free bytes serve the request if they lay together, and no copying
+// can bring them there? Where it can, evicting is what takes less time.
+bool Evictor::is_for_neighbors(
+    const MemoryRequest& request,
+    const Segments& segments) const noexcept {
+  const bool copies = state_.config.windows && state_.policy->moves_blocks();
+  Bytes free = 0;
+  Bytes most_together = 0;
+  for (const SegmentView& segment : segments) {
+    Bytes together = 0;
+    for (const BlockView& block : segment.blocks) {
+      if (segment.serves_request && block.free) {
+        free += block.size;
+        together += block.size;
+        most_together = std::max(most_together, together);
+      } else if (!copies || !block.slides || !state_.movable_in(block)) {
+        together = 0;
+      }
+    }
+  }
+  return request.size > 0 && free >= request.size &&
+      most_together < request.size;
+}
+
 Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
   Counters& counters = state_.counters;
   const uint64_t before = counters.evictions;
   const Bytes resident = state_.resident;
   Bytes freed = 0;
   const Segments segments = state_.device.segments(request);
-  Bytes free = 0; // where the request could be served
-  for (const SegmentView& segment : segments) {
-    for (const BlockView& block : segment.blocks) {
-      free += segment.serves_request && block.free ? block.size : 0;
-    }
-  }
+  const bool is_forced = is_for_neighbors(request, segments);
   if (state_.config.windows) {
     for (const bool allow_locked : {false, true}) {
       freed =
@@ -287,9 +306,8 @@ Bytes Evictor::evict_for(const MemoryRequest& request) noexcept {
     counters.unusable_at_requests +=
         request.unused - std::min(request.unused, taken);
   }
-  if (request.size > 0 && free >= request.size) {
-    counters.fragmentation_evictions += counters.evictions - before;
-  }
+  counters.fragmentation_evictions +=
+      is_forced ? counters.evictions - before : 0;
   return freed;
 }
 

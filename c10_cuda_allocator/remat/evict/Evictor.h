@@ -64,6 +64,8 @@ class Evictor {
       Bytes largest_free,
       const std::vector<AddressRange>& avoided) noexcept;
   bool slide(const BlockView& block) noexcept;
+  bool is_for_neighbors(const MemoryRequest& request, const Segments& segments)
+      const noexcept;
   void count_move(const BlockView& block) noexcept;
 
   EngineState& state_;
