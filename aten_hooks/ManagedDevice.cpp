@@ -107,6 +107,12 @@ std::vector<c10::remat::SegmentView> ManagedDevice::segments(
                           : std::vector<c10::remat::SegmentView>();
 }
 
+void ManagedDevice::close_holes() noexcept {
+  if (cuda_ != nullptr) {
+    cuda_->close_holes();
+  }
+}
+
 c10::remat::CostNs ManagedDevice::copy_cost(Bytes size, Bytes distance) const {
   return cuda_ != nullptr ? cuda_->copy_cost(size, distance)
                           : DevicePort::copy_cost(size, distance);

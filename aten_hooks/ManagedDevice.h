@@ -66,6 +66,7 @@ class ManagedDevice final : public c10::remat::DevicePort,
   c10::remat::Bytes usage() const override;
   std::vector<c10::remat::SegmentView> segments(
       const c10::remat::MemoryRequest& request) const override;
+  void close_holes() noexcept override;
   c10::remat::CostNs copy_cost(
       c10::remat::Bytes size,
       c10::remat::Bytes distance) const override;

@@ -125,6 +125,27 @@ WholePages whole_pages(const Block& block, Bytes page) {
       : WholePages{};
 }
 
+// The lowest that is not mapped, while something above it is; null: none.
+template <class Block, class Pool>
+Block* first_hole(const Pool& pool) {
+  for (Block* block : pool.unmapped) {
+    if (block->next != nullptr) {
+      return block;
+    }
+  }
+  return nullptr;
+}
+
+// Of the segment of `block`, behind it.
+template <class Block>
+Block* last_mapped(Block* block) {
+  Block* last = nullptr;
+  for (; block != nullptr; block = block->next) {
+    last = block->mapped ? block : last;
+  }
+  return last;
+}
+
 // How many bytes are mapped for `size` bytes that no free block of `pool`
 // holds: whole pages, beside what is free where the allocator's
 // find_expandable_block puts them.

@@ -269,22 +269,64 @@ bool CudaMemory<Allocator>::release_pages(
   }
   for (auto* block : blocks) {
     // Of the last one no more than it takes: mapping it again takes time.
-    auto* const pool = block->pool;
-    const Bytes page = page_of(pool);
-    const auto pages = whole_pages(*block, page);
-    const Bytes needed =
-        (std::min(wanted, pages.size) + page - 1) / page * page;
-    if (needed < pages.size) {
-      pool->blocks.erase(block);
-      Block* const end = cut_end(block, needed + pages.after);
-      pool->insert_into_blocks(block);
-      pool->insert_into_blocks(end);
-      block = end;
-    }
-    wanted -= std::min(wanted, needed);
-    allocator_.unmap_block(block, context);
+    wanted -= std::min(wanted, unmap_end(block, wanted, context));
   }
   return true;
+}
+
+// The pages at the upper end of a free block, as many as `wanted` bytes take.
+template <class Allocator>
+template <class Context>
+Bytes CudaMemory<Allocator>::unmap_end(
+    Block* block,
+    Bytes wanted,
+    const Context& context) {
+  auto* const pool = block->pool;
+  const Bytes page = page_of(pool);
+  const auto pages = whole_pages(*block, page);
+  const Bytes size = (std::min(wanted, pages.size) + page - 1) / page * page;
+  if (size < pages.size) {
+    pool->blocks.erase(block);
+    Block* const end = cut_end(block, size + pages.after);
+    pool->insert_into_blocks(block);
+    pool->insert_into_blocks(end);
+    block = end;
+  }
+  allocator_.unmap_block(block, context);
+  return size;
+}
+
+// Note [Holes]
+// Other pools take pages of the arena wherever enough are free, and no window
+// reaches over the holes. An iteration that has asked nothing of the driver
+// shows that the pools have what they need. Then pages of the upper end, which
+// is free when an iteration begins, fill the holes, once.
+template <class Allocator>
+void CudaMemory<Allocator>::close_holes() noexcept {
+  const Guard guard(allocator_.mutex);
+  const bool is_stable = count_driver_calls() == calls_before_;
+  auto& pool = allocator_.remat_large_blocks;
+  const decltype(Block::context_when_allocated) context;
+  try {
+    for (Block* hole = first_hole<Block>(pool);
+         hole != nullptr && is_stable && may_evict();
+         hole = first_hole<Block>(pool)) {
+      Block* const last = last_mapped(hole);
+      if (!is_free(*last) || whole_pages(*last, page_of(&pool)).size == 0) {
+        break;
+      }
+      const Bytes size = unmap_end(last, hole->size, context);
+      hole = first_hole<Block>(pool); // unless it has grown together with that
+      if (hole == nullptr ||
+          !allocator_.map_block(
+              hole, std::min<Bytes>(size, hole->size), context)) {
+        break;
+      }
+    }
+  } catch (const std::exception&) {
+    // The device is lost, as the program's next call will tell it.
+  }
+  calls_before_ = count_driver_calls();
 }
 
 template <class Allocator>

@@ -170,7 +170,7 @@ class CudaMemory final : public DeviceMemory {
   }
   int64_t driver_calls() const noexcept override {
     const Guard guard(allocator_.mutex);
-    return allocator_.stats.num_device_alloc + allocator_.stats.num_device_free;
+    return count_driver_calls();
   }
   void set_limit(Bytes limit, PressureHandler* handler) noexcept override {
     const bool uses_windows = handler != nullptr && handler->uses_windows();
@@ -203,6 +203,7 @@ class CudaMemory final : public DeviceMemory {
       const std::vector<AddressRange>& avoided,
       Placement placement) noexcept override;
   bool slide_down(const void* key, void*& address) noexcept override;
+  void close_holes() noexcept override;
   CostNs copy_cost(Bytes size, Bytes distance) const noexcept override {
     // GB/s are bytes per ns; each byte is read and written.
     const auto launches = static_cast<CostNs>((size + distance - 1) / distance);
@@ -240,6 +241,7 @@ class CudaMemory final : public DeviceMemory {
       const MemoryRequest& request) const override;
 
  private:
+  using Block = typename Allocator::remat_block;
   using Guard = std::lock_guard<std::recursive_mutex>;
   using Config_ = cuda::CUDACachingAllocator::CUDAAllocatorConfig;
 
@@ -250,6 +252,10 @@ class CudaMemory final : public DeviceMemory {
   // more can be given back.
   static constexpr Bytes kPagesOfBudget = 512;
   static constexpr CostNs kLaunchNs = 5000;
+
+  int64_t count_driver_calls() const {
+    return allocator_.stats.num_device_alloc + allocator_.stats.num_device_free;
+  }
 
   // Evictable bytes lie there; see Note [Two kinds of segments].
   template <class Pool>
@@ -307,6 +313,9 @@ class CudaMemory final : public DeviceMemory {
   // The same with pages of expandable segments.
   template <class Context>
   bool release_pages(Bytes wanted, const Context& context);
+  // Returns the bytes.
+  template <class Context>
+  Bytes unmap_end(Block* block, Bytes wanted, const Context& context);
 
   // Evicting and what it needs (asking events, giving memory back) would end a
   // capture.
@@ -334,8 +343,6 @@ class CudaMemory final : public DeviceMemory {
   template <class Params>
   bool use_other_placement(Params& params);
 
-  using Block = typename Allocator::remat_block;
-
   Allocator& allocator_;
   int device_ = -1;
   std::function<void(void*, Block*)> block_has_moved_;
@@ -345,6 +352,7 @@ class CudaMemory final : public DeviceMemory {
   PressureHandler* handler_ = nullptr;
   bool uses_windows_ = false;
   size_t arena_page_ = 0; // 0: there is no arena
+  int64_t calls_before_ = 0; // of the driver, when an iteration last began
   ska::flat_hash_map<const void*, void*> owners_; // by address of the block
 };
 

@@ -121,6 +121,9 @@ class DeviceMemory {
   // the stream that both are of. Sets `address` to where it is then. False if
   // copying failed.
   virtual bool slide_down(const void* key, void*& address) noexcept = 0;
+  // When an iteration begins: brings evictable memory that has holes into one
+  // piece, if that is for long.
+  virtual void close_holes() noexcept = 0;
   // How long the device takes to copy that much, about, to a place `distance`
   // bytes away.
   virtual CostNs copy_cost(Bytes size, Bytes distance) const noexcept = 0;

@@ -212,7 +212,7 @@ void Engine::note_iteration() {
   constexpr uint32_t kShortest = 16;
   if (epoch_recorded_ != state_.epoch) {
     if (recorded_in_epoch_ >= kShortest && had_requests_) {
-      evictor_.settle_leaves();
+      evictor_.settle();
       had_requests_ = false;
     }
     epoch_recorded_ = state_.epoch;

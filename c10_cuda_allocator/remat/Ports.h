@@ -68,6 +68,8 @@ class DevicePort {
   virtual CostNs copy_cost(Bytes /*size*/, Bytes /*distance*/) const {
     return std::numeric_limits<CostNs>::max();
   }
+  // See DeviceMemory::close_holes.
+  virtual void close_holes() noexcept {}
 };
 
 // One op to run again. What it points to stays valid and, but for the inputs

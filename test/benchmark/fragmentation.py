@@ -33,7 +33,7 @@ PLACEMENTS = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     },
 }
-WARM_UP, MEASURED = 3, 2  # steps
+WARM_UP, MEASURED = 5, 2  # steps
 
 app = typer.Typer(add_completion=False, help=__doc__)
 

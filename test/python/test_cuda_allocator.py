@@ -352,9 +352,43 @@ def test_no_more_pages_are_given_back_than_needed() -> None:
     del saved
     gc.collect()
     assert torch.cuda.memory_reserved() >= 400 * MiB
-    other = torch.ones(10 * MiB, device="cuda", requires_grad=True)
+    other = torch.ones(10 * MiB).cuda()
     assert 400 * MiB <= torch.cuda.memory_reserved() <= 420 * MiB
     assert other[0].item() == 1.0
+
+
+def test_pages_fill_the_holes_that_other_pools_have_left() -> None:
+    remat.enable(200 * MiB, device="cuda")
+    leaf = torch.ones(4 * MiB, device="cuda", requires_grad=True)
+    parameter = torch.ones(256, device="cuda", requires_grad=True)
+
+    def pieces() -> int:
+        return sum(
+            segment["segment_type"] == "large"
+            and tuple(segment["segment_pool_id"]) == (0, 2**64 - 1)
+            for segment in torch.cuda.memory_snapshot()
+        )
+
+    def step() -> None:
+        values = [leaf * float(i) for i in range(20)]
+        assert values[0][0].item() == 0.0
+        with torch.no_grad():
+            parameter.add_(1)
+
+    values = [leaf * float(i) for i in range(10)]
+    del values[4:7]
+    gc.collect()
+    others = torch.ones(10 * MiB).cuda()
+    assert pieces() == 2
+    del values
+    for _ in range(4):
+        step()
+    before = torch.cuda.memory_stats()["num_device_alloc"]
+    assert pieces() == 1
+    step()
+    assert torch.cuda.memory_stats()["num_device_alloc"] == before
+    assert torch.cuda.memory_reserved() <= 200 * MiB
+    assert others[0].item() == 1.0
 
 
 def test_a_smaller_budget_takes_effect_at_once() -> None:

@@ -348,6 +348,11 @@ Bytes Evictor::move_leaves(const MemoryRequest& request) noexcept {
 // first time costs anything; gradients would come back each time. Into a gap
 // that is far shorter than itself nothing slides: it takes a copy for each
 // length of the gap.
+void Evictor::settle() noexcept {
+  settle_leaves();
+  state_.device.close_holes();
+}
+
 void Evictor::settle_leaves() noexcept {
   constexpr Bytes kMostCopies = 16;
   const auto settles = [&](const BlockView& block) {

@@ -26,9 +26,9 @@ class Evictor {
   // moved.
   Bytes move_leaves(const MemoryRequest& request) noexcept;
 
-  // Brings leaves among evictable bytes together at the lower end of each
-  // segment; see Note [Leaves settle].
-  void settle_leaves() noexcept;
+  // When an iteration begins, and memory has been short: brings what is free
+  // together, for long. See Notes [Leaves settle] and [Holes].
+  void settle() noexcept;
 
   // Evicts everything that may be evicted and that no replay will read.
   Bytes evict_all() noexcept;
@@ -37,6 +37,7 @@ class Evictor {
   using Segments = std::vector<SegmentView>;
 
   Bytes evict_reserved(Bytes wanted) noexcept;
+  void settle_leaves() noexcept;
   // What clearing the block costs; see Note [The price of a window].
   double price(const BlockView& block, Bytes largest_free, bool allow_locked)
       const noexcept;
