@@ -5,6 +5,13 @@
 
 namespace c10::remat {
 
+namespace {
+
+// Of what slides without need; see Note [Leaves settle].
+constexpr Bytes kMostCopies = 16;
+
+} // namespace
+
 Bytes Evictor::evict_bytes(Bytes wanted) noexcept {
   Bytes freed = 0;
   for (const bool allow_locked : {false, true}) {
@@ -344,40 +351,60 @@ Bytes Evictor::move_leaves(const MemoryRequest& request) noexcept {
 // What an optimizer keeps of each parameter was made between gradients that are
 // gone, and stays for good: the gaps hold what a large request evicts, and are
 // too short for it. So when an iteration begins, and little else is there, what
-// is no gradient slides to the lower end. It stays there, so that only the
-// first time costs anything; gradients would come back each time. Into a gap
-// that is far shorter than itself nothing slides: it takes a copy for each
-// length of the gap.
+// is no gradient slides to the lower end.
+//
+// Where it stays there, only the first time costs anything. But a program that
+// frees gradients in mid-iteration leaves other gaps each time. So leaves
+// settle only once ops have taken kPatience times as long as the copies will,
+// since they last did, and twice as many times after each.
+//
+// Into a gap that is far shorter than itself nothing slides: it takes a copy
+// for each length of the gap.
 void Evictor::settle() noexcept {
-  settle_leaves();
-  state_.device.close_holes();
-}
-
-void Evictor::settle_leaves() noexcept {
-  constexpr Bytes kMostCopies = 16;
-  const auto settles = [&](const BlockView& block) {
-    const VersionId id = block.slides ? state_.movable_in(block) : VersionId{};
-    return id && !state_.graph[id].is_gradient;
-  };
+  std::vector<BlockView> sliding;
+  CostNs copies = 0;
   for (const SegmentView& segment : state_.device.segments({})) {
-    const std::vector<BlockView>& blocks = segment.blocks;
-    size_t end = segment.takes_moves ? blocks.size() : 0;
-    while (end > 0 &&
-           !(settles(blocks[end - 1]) &&
-             state_.graph.is_leaf(state_.version_in(blocks[end - 1])))) {
-      --end;
-    }
+    const auto& blocks = segment.blocks;
     Bytes gap = 0;
-    for (size_t i = 0; i < end; ++i) {
+    for (size_t i = 0, end = settled_end(segment); i < end; ++i) {
       if (blocks[i].free) {
         gap += blocks[i].size;
       } else if (
           gap == 0 || blocks[i].size > kMostCopies * gap ||
-          !settles(blocks[i]) || !slide(blocks[i])) {
+          !settles(blocks[i])) {
         gap = 0;
+      } else {
+        sliding.push_back(blocks[i]);
+        copies += state_.device.copy_cost(blocks[i].size, gap);
       }
     }
   }
+  const auto since = static_cast<CostNs>(state_.now - settled_at_);
+  if (!sliding.empty() && copies < since / patience_) {
+    std::for_each(sliding.begin(), sliding.end(), [&](const BlockView& block) {
+      slide(block);
+    });
+    settled_at_ = state_.now;
+    patience_ *= 2;
+  }
+  state_.device.close_holes();
+}
+
+bool Evictor::settles(const BlockView& block) const noexcept {
+  const VersionId id = block.slides ? state_.movable_in(block) : VersionId{};
+  return id && !state_.graph[id].is_gradient;
+}
+
+// Behind the last leaf that settles.
+size_t Evictor::settled_end(const SegmentView& segment) const noexcept {
+  size_t end = segment.takes_moves ? segment.blocks.size() : 0;
+  for (; end > 0; --end) {
+    const BlockView& block = segment.blocks[end - 1];
+    if (settles(block) && state_.graph.is_leaf(state_.version_in(block))) {
+      break;
+    }
+  }
+  return end;
 }
 
 Bytes Evictor::evict_all() noexcept {

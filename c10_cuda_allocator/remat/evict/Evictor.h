@@ -37,7 +37,8 @@ class Evictor {
   using Segments = std::vector<SegmentView>;
 
   Bytes evict_reserved(Bytes wanted) noexcept;
-  void settle_leaves() noexcept;
+  bool settles(const BlockView& block) const noexcept;
+  size_t settled_end(const SegmentView& segment) const noexcept;
   // What clearing the block costs; see Note [The price of a window].
   double price(const BlockView& block, Bytes largest_free, bool allow_locked)
       const noexcept;
@@ -69,7 +70,11 @@ class Evictor {
       const noexcept;
   void count_move(const BlockView& block) noexcept;
 
+  static constexpr CostNs kPatience = 50;
+
   EngineState& state_;
+  Ticks settled_at_ = 0;
+  CostNs patience_ = kPatience;
 };
 
 } // namespace c10::remat
