@@ -2,9 +2,9 @@
 
     bash test/benchmark/simulated.sh [GPU] [--model vit]...
 
-Records a step of each model in timing mode, at real size, and simulates it within shares
-of what it needs beyond what is held before it: the budgets of ``peers.sh``. Both figures
-are recompute over the time of the plain step, in percent. The bound is that of
+Records a step of each model in timing mode, at real size, and simulates it within
+shares of what it needs beyond what is held before it: the budgets of ``peers.sh``. Both
+figures are recompute over the time of the plain step, in percent. The bound is that of
 ``bound.py``.
 """
 
