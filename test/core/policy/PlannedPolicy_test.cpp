@@ -34,10 +34,11 @@ class PlannedPolicyTest : public testing::Test {
     ++epoch;
   }
   VersionId make(VersionId input, Bytes size) {
-    return bench.op1(10, {input}, size, epoch);
+    return bench.op1(cost, {input}, size, epoch);
   }
 
   uint64_t epoch = 0;
+  CostNs cost = 10; // of each op
   PlannedPolicy policy;
   PolicyBench bench{policy};
 };
@@ -197,14 +198,17 @@ class PlansTest : public PlannedPolicyTest {
     ASSERT_TRUE(answer(std::move(tuning)));
   }
   // Every other value stays; the others are evicted two ops after their use.
-  void plan_with_two_ends() {
+  static std::shared_ptr<const Tuning> two_ends() {
     auto tuning = std::make_shared<Tuning>();
     tuning->foreseen.until = kLength;
     for (uint32_t i = 0; i < kLength; ++i) {
       tuning->foreseen.evicted_at.push_back(
           i % 2 == 0 ? Foreseen::kStays : i + 4);
     }
-    plan(tuning);
+    return tuning;
+  }
+  void plan_with_two_ends() {
+    plan(two_ends());
   }
 
   static constexpr Bytes kBudget = 1000;
@@ -274,29 +278,46 @@ TEST_F(PlansTest, SaysWhereBytesLieAndWhatIsLetGo) {
 // With the placement, one value comes back in each iteration; without,
 // `others`.
 class PlacementTrialTest : public PlansTest,
-                           public testing::WithParamInterface<int> {};
+                           public testing::WithParamInterface<int> {
+ protected:
+  // Was it placed, in each of some iterations?
+  std::vector<bool> place(int iterations) {
+    std::vector<bool> is_placed;
+    for (int i = 0; i < iterations; ++i) {
+      policy.on_residual(0, kBudget);
+      auto values = forward(8);
+      PlacementPlan plan;
+      policy.plan_placement(plan);
+      is_placed.push_back(plan.exists);
+      for (int j = 0; j < (plan.exists ? 1 : GetParam()); ++j) {
+        bench.evict(values[j]);
+        policy.on_replayed(cost);
+        bench.rematerialize(values[j]);
+      }
+      policy.on_pressure(kRoom);
+      backward(values);
+    }
+    return is_placed;
+  }
+};
 
 TEST_P(PlacementTrialTest, EndsWithWhatRecomputedLess) {
-  const int others = GetParam();
   plan_with_two_ends();
-  std::vector<bool> is_placed;
-  for (int i = 0; i < 6; ++i) {
-    policy.on_residual(0, kBudget);
-    auto values = forward(8);
-    PlacementPlan plan;
-    policy.plan_placement(plan);
-    is_placed.push_back(plan.exists);
-    for (int j = 0; j < (plan.exists ? 1 : others); ++j) {
-      bench.evict(values[j]);
-      policy.on_replayed(10);
-      bench.rematerialize(values[j]);
-    }
-    backward(values);
-  }
-  const bool at_last = others >= 1;
+  const bool at_last = GetParam() >= 1;
   EXPECT_EQ(
-      is_placed,
+      place(6),
       (std::vector<bool>{true, true, false, false, at_last, at_last}));
+}
+
+// What was found out of the plan before it holds.
+TEST_P(PlacementTrialTest, IsNotMadeAgainForAPlanMadeAnew) {
+  plan_with_two_ends();
+  place(6);
+  cost = 20; // what a plan is made anew for
+  place(3);
+  ASSERT_TRUE(answer(two_ends()));
+  const bool at_last = GetParam() >= 1;
+  EXPECT_EQ(place(4), std::vector<bool>(4, at_last));
 }
 
 INSTANTIATE_TEST_SUITE_P(, PlacementTrialTest, testing::Values(0, 1, 2));
