@@ -47,12 +47,13 @@ tier_python() {
 }
 
 tier_cuda() {
-  # The device itself; then remat on it. The allocator's tests look at the memory of the
-  # whole process, and have one of their own.
+  # The device itself; then remat on it: the tests of CUDA, and those of the python tier
+  # that are parametrized by device. The allocator's tests look at the memory of the whole
+  # process, and have one of their own.
   local run=(env_run --emulate-cuda --devices 2 python -m pytest -q)
   "${run[@]}" -n 2 --dist loadfile test/emulated_cuda "${PYTEST_OPTIONS[@]}" || return 1
   "${run[@]}" test/python/test_cuda_allocator.py "${PYTEST_OPTIONS[@]}" || return 1
-  "${run[@]}" -n 2 --dist loadfile test/python/test_cuda_{allocator_random,memory,streams,graphs,parallel,threads,training}.py \
+  "${run[@]}" -n 2 --dist loadfile -k cuda --ignore test/python/test_cuda_allocator.py test/python \
     "${PYTEST_OPTIONS[@]}"
 }
 

@@ -9,6 +9,8 @@ backward. All of it::
 One entry, with the differences::
 
     python test/python/opinfo_sweep.py --only nn.functional.conv2d
+
+``--device cuda`` does so on a GPU, or on an emulated one.
 """
 
 from __future__ import annotations
@@ -68,10 +70,11 @@ NOT_DETERMINISTIC = {
 class _Entry:
     """One op with one dtype: its samples, run in three variants."""
 
-    def __init__(self, op: object, dtype: str, most: int) -> None:
+    def __init__(self, op: object, dtype: str, most: int, device: str) -> None:
         import torch
 
         self.op = op
+        self.device = device
         self.dtype = getattr(torch, dtype)
         self.samples = self._make_samples(most)
 
@@ -79,10 +82,10 @@ class _Entry:
         import torch
 
         backward = self.op.supports_autograd and self.dtype in (
-            self.op.supported_backward_dtypes("cpu")
+            self.op.supported_backward_dtypes(self.device)
         )
         torch.manual_seed(0)
-        made = self.op.sample_inputs("cpu", self.dtype, requires_grad=backward)
+        made = self.op.sample_inputs(self.device, self.dtype, requires_grad=backward)
         # Spread over all samples: the interesting ones are often the last.
         samples = list(made)
         if len(samples) <= most:
@@ -119,14 +122,15 @@ class _Entry:
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
         # Drawn last: a stream that a replay moved shows here.
-        found = {"variant": variant.__name__, "found": found, "next": torch.rand(2)}
+        drawn = torch.rand(2), torch.rand(2, device=self.device)
+        found = {"variant": variant.__name__, "found": found, "next": drawn}
         return snapshots.snapshot(found)
 
     def _place(self, value: object, leaves: list[object]) -> object:
         import torch
 
         if isinstance(value, torch.Generator):
-            return torch.Generator().set_state(value.get_state())
+            return torch.Generator(value.device).set_state(value.get_state())
         if not isinstance(value, torch.Tensor):
             return value
         leaf = value.detach().clone()
@@ -162,7 +166,9 @@ class _Entry:
         ]
         if roots:
             weights = [
-                torch.linspace(0.5, 1.5, t.numel()).reshape(t.shape).to(t.dtype)
+                torch.linspace(0.5, 1.5, t.numel())
+                .reshape(t.shape)
+                .to(t.device, t.dtype)
                 for t in roots
             ]
             found["gradients"] = torch.autograd.grad(
@@ -196,20 +202,20 @@ class _Entry:
 
 
 @contextlib.contextmanager
-def _chaos() -> Iterator[None]:
+def _chaos(device: str) -> Iterator[None]:
     import torch.cuda.remat as remat
 
     import runs
 
     with runs.chaos_mode():
-        remat.enable(device="cpu")
+        remat.enable(device=device)
     try:
         yield
     finally:
         remat.disable()
 
 
-def _check(op: object, dtype: str, most: int) -> dict[str, object]:
+def _check(op: object, dtype: str, most: int, device: str) -> dict[str, object]:
     """Run one entry; returns its line of the report."""
     import torch.cuda.remat as remat
     from torch.cuda.remat import _testing
@@ -219,7 +225,7 @@ def _check(op: object, dtype: str, most: int) -> dict[str, object]:
     name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
     report: dict[str, object] = {"entry": name, "dtype": dtype}
     try:
-        entry = _Entry(op, dtype, most)
+        entry = _Entry(op, dtype, most, device)
     except Exception as error:
         return {**report, "verdict": "no samples", "reason": f"{error}"}
     if not entry.samples:
@@ -227,11 +233,11 @@ def _check(op: object, dtype: str, most: int) -> dict[str, object]:
     plain = entry.evaluate()
     report["runs"] = len(plain)
     report["errors"] = sum("['found']['error']" in run for run in plain)
-    with _chaos():
-        remat.reset_stats("cpu")
+    with _chaos(device):
+        remat.reset_stats(device)
         chaos = entry.evaluate()
         _testing.check_invariants()
-        stats = remat.stats("cpu")
+        stats = remat.stats(device)
     report["replays"] = stats.replays
     report["evictions"] = stats.evictions
 
@@ -266,7 +272,7 @@ def _table() -> list[object]:
     ]
 
 
-def _work() -> None:
+def _work(device: str) -> None:
     """Answer each ``index dtype most`` line with one line of JSON."""
     sys.path.insert(0, str(HERE))
     sys.argv = sys.argv[:1]  # upstream's test modules read the command line
@@ -279,11 +285,11 @@ def _work() -> None:
     for line in sys.stdin:
         index, dtype, most = line.split()
         op = ops[int(index)]
-        if getattr(torch, dtype) not in op.supported_dtypes("cpu"):
+        if getattr(torch, dtype) not in op.supported_dtypes(device):
             report = {"entry": op.name, "dtype": dtype, "verdict": "unsupported"}
         else:
             try:
-                report = _check(op, dtype, int(most))
+                report = _check(op, dtype, int(most), device)
             except BaseException as error:
                 report = {"entry": op.name, "dtype": dtype, "verdict": "different"}
                 report["reason"] = f"{type(error).__name__}: {error}"
@@ -296,10 +302,10 @@ def _work() -> None:
 class _Worker:
     """A worker process and the lines it answers, with a limit on its silence."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--work"],
+            [sys.executable, __file__, "--work", device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -352,6 +358,7 @@ def sweep(
     most_samples: int = 1000,
     jobs: int = 2,
     only: str = "",
+    device: str = "cpu",
     progress: Callable[[dict[str, object]], None] = lambda report: None,
 ) -> list[dict[str, object]]:
     """Check every ``every``-th op with each dtype; returns one report per entry."""
@@ -368,14 +375,14 @@ def sweep(
     reports: list[dict[str, object]] = []
 
     def drain() -> None:
-        worker = _Worker()
+        worker = _Worker(device)
         while True:
             try:
                 index, dtype = todo.get_nowait()
             except queue.Empty:
                 break
             if not worker.is_alive:
-                worker = _Worker()
+                worker = _Worker(device)
             report = {"entry": names[index], "dtype": dtype}
             report.update(worker.ask(index, dtype, most_samples))
             reports.append(report)
@@ -438,6 +445,7 @@ def main() -> int:
     parser.add_argument("--most-samples", type=int, default=1000, help="per entry")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", default="", help="the name of one op")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=pathlib.Path, help="write all reports here")
     options = parser.parse_args()
 
@@ -451,6 +459,7 @@ def main() -> int:
         most_samples=options.most_samples,
         jobs=options.jobs,
         only=options.only,
+        device=options.device,
         progress=progress,
     )
     print(summarize(reports))
@@ -460,8 +469,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--work"]:
-        _work()
+    if sys.argv[1:2] == ["--work"]:
+        _work(sys.argv[2])
     elif sys.argv[1:] == ["--names"]:
         sys.argv = sys.argv[:1]
         for entry in _table():

@@ -24,8 +24,9 @@ SCRIPT = textwrap.dedent(
     import torch.multiprocessing
     from torch.cuda import remat
 
-    def compute(rank):
+    def compute(rank, device):
         torch.manual_seed(0)
+        torch.set_default_device(device)
         results = []
         y, z = torch.randn(64, 64).tanh(), torch.randn(64, 64).sin()
         pending = [
@@ -53,14 +54,14 @@ SCRIPT = textwrap.dedent(
         dist.all_gather_object(objects, y.sin())
         return [t.clone() for t in results + objects]
 
-    def run(rank, port):
+    def run(rank, port, device):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         dist.init_process_group("gloo", rank=rank, world_size=2)
-        expected = compute(rank)
+        expected = compute(rank, device)
         os.environ["PYTORCH_REMAT_CHAOS"] = "1"
-        remat.enable(device="cpu")
-        found = compute(rank)
-        assert remat.stats("cpu").replays > 0
+        remat.enable(device=device)
+        found = compute(rank, device)
+        assert remat.stats(device).replays > 0
         remat.disable()
         same = [torch.equal(a, b) for a, b in zip(expected, found)]
         assert all(same), same
@@ -68,7 +69,7 @@ SCRIPT = textwrap.dedent(
 
     if __name__ == "__main__":
         import sys
-        torch.multiprocessing.spawn(run, args=(sys.argv[1],), nprocs=2)
+        torch.multiprocessing.spawn(run, args=tuple(sys.argv[1:]), nprocs=2)
     """
 )
 
@@ -77,18 +78,18 @@ SCRIPT = textwrap.dedent(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
     reason="this torch was built without Gloo",
 )
-def test_collectives_of_evicted_tensors(tmp_path: pathlib.Path):
+def test_collectives_of_evicted_tensors(tmp_path: pathlib.Path, device: str):
     script = tmp_path / "collectives.py"
     script.write_text(SCRIPT)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     process = subprocess.run(
-        [sys.executable, str(script), str(port)],
+        [sys.executable, str(script), str(port), device],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert process.returncode == 0, process.stderr[-4000:]
 

@@ -8,7 +8,7 @@ import opinfo_sweep
 
 
 @pytest.mark.slow
-def test_every_nth_opinfo_entry_is_bit_equal_under_chaos(request):
+def test_every_nth_opinfo_entry_is_bit_equal_under_chaos(request, device):
     reports = opinfo_sweep.sweep(
         every=request.config.getoption("--opinfo-every"), most_samples=6
     )

@@ -34,7 +34,8 @@ const std::unordered_set<std::string>& takes_host_tensors() {
       "aten::_amp_update_scale_",
       "aten::_cudnn_rnn",
       "aten::_cudnn_rnn_backward",
-      "aten::ctc_loss",
+      "aten::_use_cudnn_ctc_loss",
+      "aten::_use_cudnn_ctc_loss.Tensor",
       "aten::repeat_interleave.Tensor",
   };
   return *names;
