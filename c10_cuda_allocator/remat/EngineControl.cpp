@@ -49,6 +49,7 @@ void Engine::retire() {
   // From now on nobody sees who is told an address.
   state_.graph.for_each_version(
       [&](VersionId id) { state_.graph[id].hidden = false; });
+  history_bound_.start_anew();
 }
 
 void Engine::note_cost(uint64_t signature, CostNs cost) {

@@ -15,6 +15,10 @@ class HistoryBound {
     return state_.graph.op_count() >= next_check_;
   }
   void enforce(Garbage& garbage);
+  // All history is gone: what it was does not tell how much there will be.
+  void start_anew() {
+    next_check_ = kFirstCheck;
+  }
 
  private:
   // A history shorter than this is not worth looking at.

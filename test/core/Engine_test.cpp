@@ -437,6 +437,22 @@ TEST(EngineTest, BoundsTheHistoryOfAValueCarriedAlong) {
   EXPECT_TRUE(program.holds_expected(state));
 }
 
+// As where a small model follows a large one in the same process.
+TEST(EngineTest, BoundsHistoryAnewOnceItWasRetired) {
+  SimProgram program(kAmple);
+  for (const Var var : chain(program, 5000, 8)) {
+    program.drop(var);
+  }
+  program.engine.retire();
+  Var state = program.op1({program.leaf(8)}, 8);
+  for (int step = 0; step < 6000; ++step) {
+    const Var next = program.op1({state}, 8);
+    program.drop(state);
+    state = next;
+  }
+  EXPECT_LE(program.engine.census().op_records, 4096U);
+}
+
 TEST(EngineTest, RetiresWithEverythingResidentAndNoHistory) {
   SimProgram program(kAmple);
   const auto made = chain(program, 20, 8);
