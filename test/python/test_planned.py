@@ -27,9 +27,12 @@ def eager_planner(monkeypatch):
     monkeypatch.setenv(SHARE, "100%")
 
 
-def _batch(rows, device, width=64):
-    # A CUDA device gives memory in pages, of which a batch of the CPU's fills none.
-    return torch.randn(rows * (64 if device == "cuda" else 1), width, device=device)
+def _batch(rows, device, width=64, on_cuda=64):
+    # A CUDA device gives memory in pages of 2 MiB, of which a batch of the CPU's fills
+    # none.
+    return torch.randn(
+        rows * (on_cuda if device == "cuda" else 1), width, device=device
+    )
 
 
 def _train(device, widths, steps):
@@ -129,7 +132,8 @@ def _start_search(remat, device, share, monkeypatch):
 
     def step():
         optimizer.zero_grad()
-        model(_batch(256, device, 16)).square().mean().backward()
+        # Its many values fill some pages together.
+        model(_batch(256, device, 16, on_cuda=8)).square().mean().backward()
         optimizer.step()
 
     gc.collect()
@@ -138,13 +142,14 @@ def _start_search(remat, device, share, monkeypatch):
     step()
     peak = remat.max_memory_allocated(device)
     remat.enable(before + (peak - before) // 2, device=device)
+    adopted = remat.stats(device).plans_adopted  # by then
     for _ in range(5):
         step()
-    return step
+    return step, adopted
 
 
 def test_disable_ends_a_search(remat_off, device, monkeypatch):
-    step = _start_search(remat_off, device, "0.1%", monkeypatch)
+    step, _ = _start_search(remat_off, device, "0.1%", monkeypatch)
     start = time.monotonic()
     remat_off.disable(device)
     assert time.monotonic() - start < 10
@@ -154,10 +159,9 @@ def test_disable_ends_a_search(remat_off, device, monkeypatch):
 
 
 def test_a_search_outlives_the_block_it_began_in(remat_off, device, monkeypatch):
-    step = _start_search(remat_off, device, "5%", monkeypatch)
+    step, before = _start_search(remat_off, device, "5%", monkeypatch)
     limit = remat_off.stats(device).budget_bytes
     remat_off.disable(device)
-    before = remat_off.stats(device).plans_adopted
     # The planner's thread has the lowest priority: on a busy machine it gets little
     # time, and least of all beside steps of this one.
     deadline = time.monotonic() + 240
@@ -206,7 +210,7 @@ def test_stats_say_when_a_plan_decides(remat_off, device, eager_planner):
 
 @pytest.mark.cpu_only("CUDA does not work in forked children")
 def test_fork_during_a_search(remat_off, device, monkeypatch):
-    step = _start_search(remat_off, device, "1%", monkeypatch)
+    step, _ = _start_search(remat_off, device, "1%", monkeypatch)
     child = os.fork()
     if child == 0:
         signal.alarm(60)  # a hang is a failure
