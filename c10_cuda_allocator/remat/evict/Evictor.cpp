@@ -361,6 +361,9 @@ Bytes Evictor::move_leaves(const MemoryRequest& request) noexcept {
 // Into a gap that is far shorter than itself nothing slides: it takes a copy
 // for each length of the gap.
 void Evictor::settle() noexcept {
+  if (!state_.config.windows || !state_.policy->moves_blocks()) {
+    return;
+  }
   std::vector<BlockView> sliding;
   CostNs copies = 0;
   for (const SegmentView& segment : state_.device.segments({})) {

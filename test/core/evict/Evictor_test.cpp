@@ -322,9 +322,8 @@ TEST(EvictorTest, WhatOthersMayKnowTheAddressOfDoesNotSlide) {
 }
 
 // State that an optimizer keeps, between gradients and values that are gone.
-class SettlingTest : public testing::Test {
- protected:
-  SettlingTest() {
+struct Settling {
+  explicit Settling(Config config = {}) : program(1 << 20, config) {
     for (int i = 0; i < 2; ++i) {
       gone.push_back(program.op1({parameter}, 100));
       program.leaf(100, /*is_gradient=*/true);
@@ -363,7 +362,7 @@ class SettlingTest : public testing::Test {
     return slid;
   }
 
-  SimProgram program{/*capacity=*/1 << 20};
+  SimProgram program;
   const Var parameter = program.leaf(1);
   const OneSegment segment{program};
   std::vector<Var> gone;
@@ -371,22 +370,37 @@ class SettlingTest : public testing::Test {
   std::vector<Bytes> slid;
 };
 
-TEST_F(SettlingTest, StateSettlesWhenAnIterationBeginsAndMemoryWasShort) {
-  program.device.copy_ns = 1;
-  EXPECT_TRUE(iterate(/*is_short=*/false).empty());
+TEST(EvictorTest, StateSettlesWhenAnIterationBeginsAndMemoryWasShort) {
+  Settling settling;
+  settling.program.device.copy_ns = 1;
+  EXPECT_TRUE(settling.iterate(/*is_short=*/false).empty());
   // Not the gradients between them.
-  EXPECT_EQ(iterate(/*is_short=*/true), (std::vector<Bytes>{100, 100}));
-  program.op1({parameter}, 1);
-  EXPECT_EQ(slid.size(), 2u);
-  program.check_invariants();
+  const std::vector<Bytes> both{100, 100};
+  EXPECT_EQ(settling.iterate(/*is_short=*/true), both);
+  settling.program.op1({settling.parameter}, 1);
+  EXPECT_EQ(settling.slid, both);
+  settling.program.check_invariants();
+}
+
+TEST(EvictorTest, NothingSettlesWherePlacementIsUpstreams) {
+  Config upstream;
+  upstream.windows = false;
+  Config coop;
+  coop.policy = "coop";
+  for (const Config& config : {upstream, coop}) {
+    Settling settling(config);
+    settling.program.device.copy_ns = 1;
+    EXPECT_TRUE(settling.iterate(/*is_short=*/true).empty());
+  }
 }
 
 // As where gradients are freed in mid-iteration.
-TEST_F(SettlingTest, GapsThatComeBackAreClosedEverMoreSeldom) {
-  program.device.copy_ns = 16; // two are a fiftieth of an iteration
+TEST(EvictorTest, GapsThatComeBackAreClosedEverMoreSeldom) {
+  Settling settling;
+  settling.program.device.copy_ns = 16; // two are a fiftieth of an iteration
   std::vector<int> at;
   for (int i = 0; i < 16; ++i) {
-    if (!iterate(/*is_short=*/true).empty()) {
+    if (!settling.iterate(/*is_short=*/true).empty()) {
       at.push_back(i);
     }
   }
