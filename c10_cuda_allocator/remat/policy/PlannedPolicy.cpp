@@ -201,8 +201,21 @@ void PlannedPolicy::learn(const OpGraph& graph) {
 
 void PlannedPolicy::note_trial(Known& known) {
   for (KnownPlan& plan : known.plans) {
-    if (plan.tuning == plan_from_start_) {
+    if (plan.tuning != plan_from_start_) {
+      continue;
+    }
+    if (!plan.trial.is_over()) {
       plan.trial.note(recomputed_);
+      continue;
+    }
+    ++plan.runs;
+    plan.recomputed = recomputed_;
+    if (plan.rival != nullptr && plan.runs == Trial::kEach) {
+      if (plan.rival_recomputed < recomputed_) {
+        plan.tuning = std::move(plan.rival);
+        plan.recomputed = plan.rival_recomputed;
+      }
+      plan.rival = nullptr;
     }
   }
 }
@@ -258,6 +271,10 @@ void PlannedPolicy::take_plan() {
     const KnownPlan* before = plan_of(known, answer->budget);
     if (before != nullptr && before->budget == answer->budget) {
       plans.front().trial = before->trial; // plans for a budget are alike
+      if (before->runs >= Trial::kEach && answer->is_found) {
+        plans.front().rival = before->tuning;
+        plans.front().rival_recomputed = before->recomputed;
+      }
     }
     known.has_answer = true;
     plans.front().tuning = answer->is_found ? answer->tuning : untuned_;

@@ -44,6 +44,10 @@ namespace c10::remat {
 // ends]) for two iterations and without for two, and then as the second of each
 // two recomputed less; the first begins with what the others have left behind.
 //
+// For the same reason a plan that is made anew has to do better there than the
+// one before: after two iterations that are the trial's outcome, the one that
+// recomputed less is followed.
+//
 // Where an iteration has recomputed more than half of itself the next is run
 // without it in any case: memory is then a few of the largest blocks, and two
 // that are in use at both ends leave nothing between them.
@@ -113,11 +117,14 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
     CostNs with = 0; // recomputed in the last of those with the placement
     CostNs without = 0;
 
+    bool is_over() const {
+      return iterations >= 2 * kEach;
+    }
     bool places() const {
-      return iterations < kEach || (iterations >= 2 * kEach && with <= without);
+      return iterations < kEach || (is_over() && with <= without);
     }
     void note(CostNs recomputed) {
-      if (iterations < 2 * kEach) {
+      if (!is_over()) {
         (iterations < kEach ? with : without) = recomputed;
         ++iterations;
       }
@@ -129,6 +136,13 @@ class REMAT_API PlannedPolicy final : public DtrPolicy {
     std::shared_ptr<const Future> future; // when it was asked for: its costs,
     uint64_t repeats = 0; // and how often it had been repeated
     Trial trial = {};
+    // Since the trial was over:
+    uint32_t runs = 0;
+    CostNs recomputed = 0; // in the last
+    // The plan before, and what it recomputed; null: there is none, or it has
+    // been decided.
+    std::shared_ptr<const Tuning> rival = nullptr;
+    CostNs rival_recomputed = 0;
   };
   struct Known {
     uint64_t number = 0; // of its kind

@@ -338,6 +338,38 @@ TEST_F(PlansTest, PlacesNothingAfterMostWasRecomputed) {
   EXPECT_EQ(is_placed, (std::vector<bool>{true, false, true, false}));
 }
 
+// A plan with two ends recomputes 30 ns in each iteration, the next that many.
+class PlanRivalTest : public PlansTest,
+                      public testing::WithParamInterface<CostNs> {
+ protected:
+  // Returns how many iterations were run by the plan with two ends.
+  int run(int iterations, CostNs recomputed) {
+    int count = 0;
+    for (int i = 0; i < iterations; ++i) {
+      policy.on_residual(0, kBudget);
+      auto values = forward(8);
+      count += policy.lets_go(bench.graph, values[1]) ? 1 : 0;
+      policy.on_replayed(recomputed);
+      policy.on_pressure(kRoom);
+      backward(values);
+    }
+    return count;
+  }
+};
+
+TEST_P(PlanRivalTest, APlanMadeAnewIsDroppedWhereItRecomputesMore) {
+  plan_with_two_ends();
+  EXPECT_EQ(run(8, 30), 6); // but for the two without placement
+  cost = 20; // what a plan is made anew for
+  EXPECT_EQ(run(3, 30), 3);
+  ASSERT_TRUE(answer(std::make_shared<Tuning>())); // lets go of nothing
+  // The first begins with what the other plan has left behind.
+  EXPECT_EQ(run(2, GetParam()), 0);
+  EXPECT_EQ(run(4, GetParam()), GetParam() > 30 ? 4 : 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(, PlanRivalTest, testing::Values(20, 30, 40));
+
 // As with a `with` block around some steps.
 TEST_F(PlansTest, APlanIsKnownWhenItsBudgetComesBack) {
   plans->open();
