@@ -14,8 +14,8 @@ from torch.cuda.remat import _testing
 
 from emulated_runtime import emulated
 
-# So that memory is had and given back in small pages.
-BUDGET = "8GiB"
+# So that memory is had and given back in pages of 2 MiB.
+BUDGET = "2047MiB"
 
 in_first_iteration = emulated(gpu="h100-80gb", timing=1)
 
