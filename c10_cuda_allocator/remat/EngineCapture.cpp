@@ -1,5 +1,7 @@
 #include "Engine.h"
 
+#include "policy/PlannedPolicy.h"
+
 #include <algorithm>
 
 // Engine's members for what an op has done.
@@ -209,9 +211,8 @@ VersionIds Engine::end_op(OpCapture&& capture) {
 
 // As in Note [Iterations]: updates with few ops between are one.
 void Engine::note_iteration() {
-  constexpr uint32_t kShortest = 16;
   if (epoch_recorded_ != state_.epoch) {
-    if (recorded_in_epoch_ >= kShortest && had_requests_) {
+    if (recorded_in_epoch_ >= PlannedPolicy::kShortest && had_requests_) {
       evictor_.settle();
       had_requests_ = false;
     }

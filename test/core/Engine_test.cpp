@@ -424,14 +424,20 @@ TEST(EngineTest, DoesNotLetHistoryGrowOverTrainingSteps) {
   EXPECT_EQ(program.engine.census().storages, 2U);
 }
 
-TEST(EngineTest, BoundsTheHistoryOfAValueCarriedAlong) {
-  SimProgram program(kAmple);
+// A value that each step makes of the one before.
+Var carry_along(SimProgram& program, int steps) {
   Var state = program.op1({program.leaf(8)}, 8);
-  for (int step = 0; step < 20000; ++step) {
+  for (int step = 0; step < steps; ++step) {
     const Var next = program.op1({state}, 8);
     program.drop(state);
     state = next;
   }
+  return state;
+}
+
+TEST(EngineTest, BoundsTheHistoryOfAValueCarriedAlong) {
+  SimProgram program(kAmple);
+  const Var state = carry_along(program, 20000);
   EXPECT_LE(program.engine.census().op_records, 4096U);
   program.evict(state);
   EXPECT_TRUE(program.holds_expected(state));
@@ -444,12 +450,7 @@ TEST(EngineTest, BoundsHistoryAnewOnceItWasRetired) {
     program.drop(var);
   }
   program.engine.retire();
-  Var state = program.op1({program.leaf(8)}, 8);
-  for (int step = 0; step < 6000; ++step) {
-    const Var next = program.op1({state}, 8);
-    program.drop(state);
-    state = next;
-  }
+  carry_along(program, 6000);
   EXPECT_LE(program.engine.census().op_records, 4096U);
 }
 
